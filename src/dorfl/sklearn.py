@@ -155,7 +155,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Array | pa.Table, y: Any, clients: Any, weights: Array | None, settings: Study
     ) -> State:
         """Run a study on these rows, and set the attributes of the fit in the units of X."""
-        if weights is not None and self._is_network:
+        if weights is not None and self._kind != "linear":
             raise ValueError(
                 "sample_weight, class_weight: networks have no sample weights; repeat rows "
                 'instead, or use model="linear"'
@@ -167,7 +167,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
             method_shift=arrays.number(self.shift),
             method_rho=self.rho,
             method_beta=self.beta,
-            training_model=_model_kind(self.model),
+            training_model=self._kind,
             training_l2=self.l2,
             training_tol=self.tol,
             training_max_rounds=self.max_rounds,
@@ -181,7 +181,7 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         self.sample_weights_ = fitted.weights
         for old in ("coef_", "intercept_", "features_", "network_"):
             self.__dict__.pop(old, None)
-        if self._is_network:
+        if self._kind != "linear":
             trained = network.train(study, fit, prepared.rows, model=self.model)
             self.network_ = trained.model
             by_client = [trained.sample_weights[name] for name in prepared.rows.names]
@@ -201,8 +201,9 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         return state
 
     @property
-    def _is_network(self) -> bool:
-        return _model_kind(self.model) != "linear"
+    def _kind(self) -> str:
+        """The kind of model: modules, and functions that make one, are networks."""
+        return self.model if isinstance(self.model, str) else "mlp"
 
     @property
     def _score(self) -> Score | None:
@@ -296,16 +297,13 @@ class RobustEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         table, _ = self._read(X, reset=False)
         if not hasattr(self, "network_"):
-            return self._linear(table)
+            rows = _unscaled_features(self._trained[1], table) if self._framed else table
+            return np.asarray(rows @ self.coef_.T + self.intercept_)
         from dorfl.networks.training import outputs  # noqa: PLC0415 - brings in torch
 
         out = outputs(self.network_, _features(self._trained[1], table)).astype(np.float64)
         two = out.shape[1] == 2 and len(getattr(self, "classes_", ())) == 2
         return out[:, 1:] - out[:, :1] if two else out  # two classes have one logit
-
-    def _linear(self, X: Array | pa.Table) -> Array:
-        rows = _unscaled_features(self._trained[1], X) if self._framed else X
-        return np.asarray(rows @ self.coef_.T + self.intercept_)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
@@ -542,11 +540,6 @@ def _checked_weights(sample_weight: Any, count: int) -> Array | None:
     if not weights.any():
         raise ValueError("sample_weight: all weights are zero")
     return weights
-
-
-def _model_kind(model: Any) -> str:
-    """Return the name of the kind of model: modules, and functions that make one, are networks."""
-    return model if isinstance(model, str) else "mlp"
 
 
 def _table_of_frame(X: Any, *, with_numbers: bool = False) -> pa.Table | None:
