@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 import dorfl
 from dorfl import methods
 from dorfl.federated import simulation
-from dorfl.federated.client import enough, respond
+from dorfl.federated.client import respond
 from dorfl.federated.messages import Broadcast
 from dorfl.federated.training import prepare, serve
 from dorfl.linear.base import Evaluation, Terms
@@ -156,7 +156,7 @@ def test_a_report_takes_one_pass_over_the_rows(monkeypatch, radius):
     theta = np.zeros(6) if radius is None else np.append(np.zeros(6), 5.0)
     seen = Count(monkeypatch)
     task = Task(theta, np.ones(3) / 3, curvature="full")
-    reports = respond(group, Broadcast(1, task), 0, None, 10, enough(group, task))
+    reports = respond(group, Broadcast(1, task), 0, least=10)
     assert seen.passes == 1
     assert [r.value for r in respond(group, Broadcast(1, task), 0)] == [r.value for r in reports]
     assert all(report.curvature is not None for report in reports)
