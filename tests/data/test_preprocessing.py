@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from cases import slowly
 from dorfl.data import preprocessing as pre
 from dorfl.data import sketch
-from dorfl.data.preprocessing import Category, ColumnPlan, sums
+from dorfl.data.preprocessing import ColumnPlan, sums
 from dorfl.support import wire
 
 RNG = np.random.default_rng
@@ -348,16 +348,6 @@ def test_clients_must_agree_on_what_is_a_date():
         pre.fit({"a": one, "b": two})
 
 
-def test_a_transformation_of_before_takes_marks_for_missing():
-    """When NA was missing in every column, models were trained so; read back, they still are."""
-    part = Category("c", ("(missing)", "u"))
-    written = json.loads(json.dumps(pre.Transform((part,), {}).to_json()))
-    del written["missing"]
-    back = pre.Transform.from_json(written)
-    assert back.apply({"c": ["NA", "u"]}).X.tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert pre.Transform((part,), {}).apply({"c": ["NA", "u"]}).X.tolist()[0] == [0.0, 0.0]
-
-
 # ── errors a person can act on ───────────────────────────────────────────────────────────────────
 
 
@@ -393,17 +383,19 @@ def test_a_transform_comes_back_from_json_exactly(scaling):
 
 def test_a_damaged_transform_is_refused():
     good = pre.fit({"a": people(0)}).to_json()
+    first = good["parts"][0]
     for change in (
         {"format": "other"},
-        {"version": 2},
-        {"columns": None},
-        {"columns": [{"kind": "numeric", "name": "x"}]},
-        {"columns": [good["columns"][0] | {"spread": 0.0}]},
-        {"columns": [good["columns"][0] | {"center": float("nan")}]},
-        {"columns": [good["columns"][0] | {"center": True}]},
-        {"columns": [good["columns"][0] | {"missing": 1.5}]},
-        {"columns": [good["columns"][0]] * 2},
-        {"columns": [{"kind": "category", "name": "x", "levels": [1]}]},
+        {"scaling": 3},
+        {"parts": None},
+        {"parts": [{"type": "Numeric", "name": "x"}]},
+        {"parts": [first | {"type": "Other"}]},
+        {"parts": [first | {"spread": 0.0}]},
+        {"parts": [first | {"center": float("nan")}]},
+        {"parts": [first | {"center": True}]},
+        {"parts": [first | {"missing": 1.5}]},
+        {"parts": [first] * 2},
+        {"parts": [{"type": "Category", "name": "x", "levels": [1], "missing": 0.0}]},
     ):
         with pytest.raises(ValueError, match="transform"):
             pre.Transform.from_json(good | change)

@@ -188,7 +188,7 @@ def change(written, path, value):
         (["loss", "name"], "poisson"),
         (["loss", "name"], "softmax"),
         (["intercept"], 1),
-        (["transform", "columns"], []),
+        (["transform", "parts"], []),
         (["transform", "version"], 3),
         (["rounds"], 1.5),
         (["label"], None),

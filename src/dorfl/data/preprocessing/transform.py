@@ -5,6 +5,7 @@ It contains no row, is the same at every client, and is saved as JSON without lo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,6 @@ from dorfl.support import wire
 from dorfl.support.threads import share
 from dorfl.support.types import Array
 
-FORMAT, VERSION = "dorfl.transform", 1
 MISSING = "(missing)"
 _BATCH = 8  # columns transposed at once; one at a time takes ten times as long
 
@@ -183,49 +183,16 @@ class Transform:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON types; floats are preserved bit for bit."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "scaling": self.scaling,
-            "missing": list(self.missing),
-            "columns": [
-                {"kind": "numeric" if isinstance(part, Numeric) else "category", **part._asdict()}
-                for part in self.parts
-            ],
-            "ignored": dict(self.ignored),
-        }
+        plain: dict[str, Any] = json.loads(wire.encode(self))
+        return plain
 
     @classmethod
     def from_json(cls, written: Any) -> Transform:
         """Read the result of :meth:`to_json` from an untrusted file; every field is checked."""
-        if not isinstance(written, dict) or written.get("format") != FORMAT:
-            raise ValueError("transform: this is not a transformation written by dorfl")
-        if written.get("version") != VERSION:
-            raise ValueError(
-                f"transform: written in version {written.get('version')!r}, this dorfl reads "
-                f"version {VERSION}; use the dorfl it was written with"
-            )
-        listed, ignored = written.get("columns"), written.get("ignored")
-        # Files without this field are older: a level named NA counted as missing then.
-        missing = written.get("missing", list(cells.MARKS))
-        if not (
-            isinstance(listed, list) and isinstance(ignored, dict) and isinstance(missing, list)
-        ):
-            raise ValueError("transform: its list of columns is damaged")
-        parts = tuple(_part(entry) for entry in listed)
-        if len({part.name for part in parts}) < len(parts):
+        found: Transform = wire.read(written, cls, "transform", finite=True)
+        if len({part.name for part in found.parts}) < len(found.parts):
             raise ValueError("transform: a column is listed twice")
-        reasons = {str(name): str(reason) for name, reason in ignored.items()}
-        return cls(parts, reasons, str(written.get("scaling")), tuple(map(str, missing)))
-
-
-def _part(entry: Any) -> Part:
-    try:
-        kind: Any = {"numeric": Numeric, "category": Category}[entry["kind"]]
-        plain = {name: value for name, value in entry.items() if name != "kind"}
-        part: Part = wire.read({**kind._field_defaults, **plain}, kind, "column", finite=True)
-        if not 0 <= part.missing <= 1 or (isinstance(part, Numeric) and part.spread <= 0):
-            raise ValueError
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError("transform: a column is damaged") from None
-    return part
+        for part in found.parts:
+            if not 0 <= part.missing <= 1 or (isinstance(part, Numeric) and part.spread <= 0):
+                raise ValueError("transform: a column is damaged")
+        return found

@@ -77,11 +77,11 @@ def features(model: Any, row: dict[str, Any], comma: bool) -> list[float]:
     out: list[float] = []
     missing = model["transform"]["missing"]
     numbers = [float(mark) for mark in missing if NUMBER.fullmatch(mark)]
-    for column in model["transform"]["columns"]:
+    for column in model["transform"]["parts"]:
         cell = row[column["name"]] or ""
         cell = "" if cell.strip() in missing else cell
-        if column["kind"] == "numeric":
-            value = days(cell) if column.get("date") else number(cell, comma)
+        if column["type"] == "Numeric":
+            value = days(cell) if column["date"] else number(cell, comma)
             value = None if value in numbers else value
             filled = column["fill"] if value is None else value
             out.append((filled - column["center"]) / column["spread"])
@@ -183,7 +183,7 @@ def main() -> None:
             file.readline()
         rows = csv.DictReader(file, delimiter=mark)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or []]
-        for column in model["transform"]["columns"]:
+        for column in model["transform"]["parts"]:
             if column["name"] not in rows.fieldnames:
                 sys.exit(f"score.py: the table has no column {column['name']!r}")
         writer = csv.writer(sys.stdout, lineterminator="\n")
