@@ -16,12 +16,24 @@ from dorfl.federated.fit import Fit
 from dorfl.federated.simulation import Round
 from dorfl.linear.problem import Problem
 from dorfl.objective.serialization import read_loss, read_method, write_loss, write_method
-from dorfl.support import files
+from dorfl.support import files, wire
 from dorfl.support.types import Array
 from dorfl.support.wire import number, short, text, whole
 
-FORMAT, VERSION = "dorfl.fit", 1
+FORMAT, VERSION = "dorfl.fit", 2
 _MAX_BYTES = 500_000_000  # of a file
+_FIELDS: dict[str, Any] = {  # of a fit, which are one value each
+    "objective": float,
+    "gap": float,
+    "gap_kind": str,
+    "rounds": int,
+    "status": str,
+    "message": str,
+    "rho": float,
+    "radius": float | None,
+    "scale": float | None,
+    "l2": float,
+}
 
 
 class ModelError(ValueError):
@@ -41,8 +53,7 @@ def save(fit: Fit, path: str | Path) -> Path:
         "labels": labels,
         "dims": fit.problem.dims,
         **to_json(fit),
-        "theta_radius": _finite(fit.theta_radius),
-        "history": [_write_round(line) for line in fit.history],
+        **_plain({"theta_radius": fit.theta_radius, "history": fit.history}),
     }
     written = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False)
     files.write_whole(Path(path), f"{written}\n".encode())
@@ -63,7 +74,10 @@ def load(path: Path, written: Any) -> Fit:
     """Return the fit of a file from its JSON; raise a ModelError if a field is damaged."""
     try:
         if written["version"] != VERSION:
-            raise ValueError(f"is written in version {short(written['version'])}, not {VERSION}")
+            raise ValueError(
+                f"is written in version {short(written['version'])}, this dorfl reads version "
+                f"{VERSION}; train again, or use dorfl 0.2.0"
+            )
         labels = written["labels"]
         if len({type(label) for label in labels}) > 1:
             raise TypeError("its labels are not all of one type")
@@ -71,12 +85,13 @@ def load(path: Path, written: Any) -> Fit:
         if (known.ndim != 1 or known.dtype.kind not in "biufU") and len(known):
             raise TypeError("its labels are neither text nor numbers")
         fit = from_json(written, known, whole(written["dims"]))
-        widest, count = written["theta_radius"], len(fit.clients)
-        return replace(
-            fit,
-            history=[_read_round(line, count) for line in written["history"]],
-            theta_radius=np.inf if widest is None else number(widest),
-        )
+        history = wire.read(written["history"], tuple[Round, ...], "history", finite=False)
+        if any(
+            line.risks.shape != fit.lam.shape or line.lam.shape != fit.lam.shape for line in history
+        ):
+            raise ValueError("its history does not match its clients")
+        widest = wire.read(written["theta_radius"], float, "theta_radius", finite=False)
+        return replace(fit, history=list(history), theta_radius=widest)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as problem:
         raise ModelError(f"{path}: {problem}") from None
 
@@ -98,16 +113,7 @@ def without_theta(fit: Fit) -> dict[str, Any]:
         "lambda": fit.lam.tolist(),
         "risks": fit.risks.tolist(),
         "centers": (fit.centers[:1] if common else fit.centers).tolist(),
-        "rho": _finite(fit.rho),
-        "radius": fit.radius,
-        "scale": fit.scale,
-        "l2": fit.l2,
-        "objective": fit.objective,
-        "gap": _finite(fit.gap),
-        "gap_kind": fit.gap_kind,
-        "rounds": fit.rounds,
-        "status": fit.status,
-        "message": fit.message,
+        **_plain({name: getattr(fit, name) for name in _FIELDS}),
     }
 
 
@@ -153,20 +159,11 @@ def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
         lam=lam,
         clients=clients,
         risks=numbers(written["risks"], "risks", (len(clients),)),
-        objective=number(written["objective"]),
-        gap=np.nan if written["gap"] is None else number(written["gap"]),
-        gap_kind=text(written.get("gap_kind", "estimate")),
-        rounds=whole(written["rounds"]),
-        status=text(written["status"]),
-        message=text(written["message"]),
         history=[],
         sample_weights={},
         centers=np.repeat(centers, len(clients), axis=0) if rows == 1 else centers,
         problem=problem,
-        rho=np.inf if written["rho"] is None else number(written["rho"]),
-        radius=None if written["radius"] is None else number(written["radius"]),
-        l2=number(written["l2"]),
-        scale=None if written.get("scale") is None else number(written["scale"]),
+        **{name: wire.read(written[name], hint, name, False) for name, hint in _FIELDS.items()},
     )
 
 
@@ -186,31 +183,9 @@ def numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
     return np.array(values, dtype=np.float64).reshape(shape)
 
 
-def _write_round(line: Round) -> dict[str, Any]:
-    arrays = {"risks": line.risks.tolist(), "lam": line.lam.tolist()}
-    return {**line._asdict(), **arrays, "gap": _finite(line.gap)}
-
-
-def _read_round(written: Any, clients: int) -> Round:
-    def reasons(given: Any) -> dict[str, str]:
-        return {text(name): text(why) for name, why in given.items()}
-
-    return Round(
-        whole(written["round"]),
-        number(written["objective"]),
-        np.inf if written["gap"] is None else number(written["gap"]),
-        numbers(written["risks"], "risks", (clients,)),
-        numbers(written["lam"], "lam", (clients,)),
-        tuple(text(name) for name in written["answered"]),
-        reasons(written["refused"]),
-        reasons(written["clipped"]),
-        whole(written["bytes_up"]),
-        whole(written["bytes_down"]),
-    )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(wire.encode(values))
+    return plain
 
 
 def _no_constant(name: str) -> float:
