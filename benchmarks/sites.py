@@ -23,7 +23,7 @@ import numpy as np
 from dorfl.carriers import keys, runs
 from dorfl.carriers.envelope import SiteEndpoint
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https import Connection, attend, free_port
+from dorfl.carriers.https import attend_server, free_port
 from dorfl.protocol import settings, toml
 from dorfl.site.policy import Policy
 from dorfl.site.site import Site
@@ -66,8 +66,7 @@ async def host_sites(root, server, ca, count):
         )
         home = SiteFolder.open(root / name)
         endpoint = SiteEndpoint(site, keys.read_private(home.key), ca)
-        async with Connection(server, ca, home) as connection:
-            await attend(endpoint.respond, connection, name, lambda _: None)
+        await attend_server(server, ca, home, endpoint.respond, lambda _: None)
 
     await asyncio.gather(*(host(k) for k in range(count)))
 

@@ -26,7 +26,7 @@ from dorfl.carriers import runs
 from dorfl.carriers.driver import Carrier, Exchanged
 from dorfl.carriers.flower import attend_socket
 from dorfl.carriers.folders import Federation, SiteFolder
-from dorfl.carriers.https import Connection, Link, RejectedError, attend, free_port
+from dorfl.carriers.https import Link, RejectedError, attend_server, free_port
 from dorfl.cli import site as commands
 from dorfl.cli.loopback import FlowerLoopback
 from dorfl.protocol import checkpoint, coordinator, toml
@@ -397,9 +397,8 @@ class OverHttps(Deployment):
         home = SiteFolder.open(self.homes[name])
 
         async def work():
-            async with Connection(self.server, self.ca, home) as connection:
-                with contextlib.suppress(RejectedError):
-                    await attend(respond, connection, name, lambda _: None)
+            with contextlib.suppress(RejectedError):
+                await attend_server(self.server, self.ca, home, respond, lambda _: None)
 
         try:
             with in_thread(work):

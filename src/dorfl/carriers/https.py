@@ -502,37 +502,40 @@ class Connection(contextlib.AbstractAsyncContextManager["Connection"]):
         return RejectedError(f"{self.server}: is not a dorfl server")
 
 
-async def attend(
-    respond: Respond, connection: Connection, name: str, note: Callable[[str], object]
+async def attend_server(
+    server: str, ca: Path, home: SiteFolder, respond: Respond, note: Callable[[str], object]
 ) -> None:
-    """Answer the coordinator until this task is cancelled.
+    """Answer the coordinator's server at host:port until this task is cancelled.
 
     A server that goes away is waited for, also one that does not know this site's certificate yet.
     RejectedError if another attempt would not help.
     """
     away, pause, duplicate = True, PAUSES[0], 0.0
-    while True:
-        try:
-            if away:
-                differ = clocks((await connection.hello()).ahead)
-                note(f"connected to {connection.server} as {name}")
-                if differ is not None:
-                    note(differ)
-                away, pause = False, PAUSES[0]
-            request = await connection.receive()
-            duplicate = 0.0
-            if request is not None and not await connection.reply(request[0], respond(request[1])):
-                note("the coordinator no longer waits for the reply just sent")
-            continue
-        except DuplicateSiteError:
-            duplicate = duplicate or time.monotonic()
-            if time.monotonic() - duplicate > DUPLICATE_SECONDS:
-                raise
-        except ServerAwayError as error:
-            if not away or pause == PAUSES[0]:
-                note(f"{connection.server} does not answer ({error}); trying until it does")
-            away, pause = True, min(pause * 1.5, PAUSES[1])
-        await asyncio.sleep(pause)
+    async with Connection(server, ca, home) as connection:
+        while True:
+            try:
+                if away:
+                    differ = clocks((await connection.hello()).ahead)
+                    note(f"connected to {server} as {home.name}")
+                    if differ is not None:
+                        note(differ)
+                    away, pause = False, PAUSES[0]
+                request = await connection.receive()
+                duplicate = 0.0
+                if request is not None:
+                    id_, content = request
+                    if not await connection.reply(id_, respond(content)):
+                        note("the coordinator no longer waits for the reply just sent")
+                continue
+            except DuplicateSiteError:
+                duplicate = duplicate or time.monotonic()
+                if time.monotonic() - duplicate > DUPLICATE_SECONDS:
+                    raise
+            except ServerAwayError as error:
+                if not away or pause == PAUSES[0]:
+                    note(f"{server} does not answer ({error}); trying until it does")
+                away, pause = True, min(pause * 1.5, PAUSES[1])
+            await asyncio.sleep(pause)
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:

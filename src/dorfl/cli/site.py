@@ -260,11 +260,13 @@ def start(
 
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
+    home = _opened(folder)
+    from dorfl.carriers.flower import attend_socket
+    from dorfl.carriers.https import attend_server, run_until_stopped
     from dorfl.tabular.results import write_site
 
     if (server is None) == (socket is None):
         raise ValueError("needs either --server host:port (HTTPS) or --socket PATH (Flower)")
-    home = _opened(folder)
     with home.attending():
         note = _noting(folder / "site.log", Screen())
         site, endpoint = _open(home, data, ca)
@@ -273,30 +275,10 @@ def start(
         site.done = lambda agreed, *ending: note(
             write_site(folder / "results" / agreed.run, agreed, *ending)
         )
-        _attend(endpoint, home, ca, server, socket, note)
-
-
-def _attend(
-    endpoint: SiteEndpoint,
-    home: SiteFolder,
-    ca: Path,
-    server: str | None,
-    socket: Path | None,
-    note: Callable[[str], None],
-) -> None:
-    """Answer by the carrier that was chosen, until a signal."""
-    from dorfl.carriers.flower import attend_socket
-    from dorfl.carriers.https import Connection, attend, run_until_stopped
-
-    async def work() -> None:
-        if socket is not None:
-            await attend_socket(socket, endpoint.respond, note)
-            return
-        assert server is not None
-        async with Connection(server, ca, home) as connection:
-            await attend(endpoint.respond, connection, home.name, note)
-
-    run_until_stopped(work())
+        if server is not None:
+            run_until_stopped(attend_server(server, ca, home, endpoint.respond, note))
+        elif socket is not None:
+            run_until_stopped(attend_socket(socket, endpoint.respond, note))
 
 
 def _progress(request: Request, reply: bytes) -> tuple[str, dict[str, Any]]:
