@@ -51,6 +51,9 @@ DUPLICATE_SECONDS = 5.0  # during which another process of this site may still b
 PAUSES = (0.2, 5.0)  # seconds between attempts to reach a server that is away: first, longest
 TLS_CLOSE_SECONDS = 0.1  # aiohttp closes TLS connections in the background
 CLOCK_SECONDS = 60.0  # difference between two clocks from which on it is reported
+_EXPIRED = "the server's certificate has expired, or a clock is wrong"
+_OTHER_HOST = "the server's certificate is for another host than this address"
+_CERTIFICATE_ERRORS = {9: _EXPIRED, 10: _EXPIRED, 62: _OTHER_HOST, 64: _OTHER_HOST}  # of OpenSSL
 
 
 class Turn(NamedTuple):
@@ -588,18 +591,14 @@ def _cause(error: BaseException) -> str:
 
 def _tls_failure(error: BaseException) -> str | None:
     """Return what is wrong with the server's TLS, or None if the error is something else."""
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text or isinstance(
-        error, aiohttp.ClientConnectorCertificateError
-    ):
-        if "mismatch" in text or "doesn't match" in text or "not valid for" in text:
-            return "the server's certificate is for another host than this address"
-        if "expired" in text or "not yet valid" in text:
-            return "the server's certificate has expired, or a clock is wrong"
-        return (
-            "the server's certificate was not signed by the authority in --ca: the wrong file, "
-            "or not your coordinator's server"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        code = getattr(error.certificate_error, "verify_code", 0)
+        return _CERTIFICATE_ERRORS.get(
+            code,
+            "the server's certificate was not signed by the authority in --ca: the wrong file, or "
+            "not your coordinator's server",
         )
-    if any(mark in text for mark in ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")):
+    marks = ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "HTTP_REQUEST")
+    if any(mark in str(error) for mark in marks):
         return "the server does not use TLS; plaintext is refused"
     return None
