@@ -260,13 +260,13 @@ def start(
 
     Example: dorfl site start site-1/ --data records.csv --server fl.example.org:443 --ca ca.crt
     """
+    if (server is None) == (socket is None):
+        raise ValueError("needs either --server host:port (HTTPS) or --socket PATH (Flower)")
     home = _opened(folder)
     from dorfl.carriers.flower import attend_socket
     from dorfl.carriers.https import attend_server, run_until_stopped
     from dorfl.tabular.results import write_site
 
-    if (server is None) == (socket is None):
-        raise ValueError("needs either --server host:port (HTTPS) or --socket PATH (Flower)")
     with home.attending():
         note = _noting(folder / "site.log", Screen())
         site, endpoint = _open(home, data, ca)
