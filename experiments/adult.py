@@ -141,15 +141,6 @@ def best_linear(seed: int) -> list[float]:
     ]
 
 
-def official(name: str) -> dict[str, Any]:
-    """Train one method at its mildest setting on the official split, to convergence."""
-    data = adult("official")
-    candidate = grids(data)[name][0]
-    return _measured(fit(candidate, data.clients, tol=_TOLERANCE), data.test) | {
-        "settings": candidate.words
-    }
-
-
 def _least(data: Dataset) -> float:
     """Return the default ridge of `dorfl train`, 1/n."""
     return 1.0 / sum(len(y) for _, y in data.clients.values())

@@ -1,4 +1,4 @@
-"""One training in detail: rows, their weights, λ over the rounds, and the certificate."""
+"""One training in detail: rows, their weights, λ over the rounds, and certificates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from dorfl.certificates.certificate import paper
 from dorfl.certificates.certified import Bounds, certify
 from dorfl.data.datasets import synthetic
 from dorfl.federated.training import train
@@ -27,28 +26,13 @@ def training(seed: int) -> dict[str, Any]:
     wrong = np.concatenate(list(data.outliers.values()))
     # 1 for an ordinary row of its client, whatever the client's size
     weight = np.concatenate([w * len(w) for w in trained.sample_weights.values()])
-    certificate = paper(trained, data.clients)
-    radii = certificate.radius * np.geomspace(0.1, 10.0, 25)
     return {
-        "client": [name for name, (_, y) in data.clients.items() for _ in y],
-        "label": np.concatenate([y for _, y in data.clients.values()]).tolist(),
         "rows": rows[:, :2].tolist(),
         "outlier": wrong.tolist(),
         "weight": weight.tolist(),
         "area": float(roc_auc_score(wrong, -weight)),
         "precision": float(average_precision_score(wrong, -weight)),
         "lam": [round_.lam.tolist() for round_ in trained.history],
-        "risks": trained.risks.tolist(),
-        "losses": [
-            float(np.logaddexp(0.0, -y * (X @ trained.theta)).mean()) for X, y in data.test.values()
-        ],
-        "certificate": {
-            "words": str(certificate),
-            "radius": certificate.radius,
-            "bound": certificate.bound,
-            "radii": radii.tolist(),
-            "curve": certificate.curve(radii).tolist(),
-        },
     }
 
 

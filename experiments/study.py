@@ -171,19 +171,15 @@ def _adult(seeds: int) -> Plan:
         for function in ("best_linear", "mixing", "baselines")
         for cell in _seeded("adult", function, seeds)
     ]
-    official = [Cell("adult", "official", {"name": name}) for name in NAMES]
 
     def tell(found: list[Any]) -> Made:
         methods = {name: found[k : len(runs) : len(NAMES)] for k, name in enumerate(NAMES)}
         rest = found[len(runs) :]
         least, mixtures, base = (rest[k * seeds : (k + 1) * seeds] for k in range(3))
-        official = dict(zip(NAMES, rest[3 * seeds :], strict=True))
-        section, found_claims, situations = adult_page.section(
-            methods, least, mixtures, official, base
-        )
+        section, found_claims, situations = adult_page.section(methods, least, mixtures, base)
         return Made([section], found_claims, situations=situations)
 
-    return Plan([*runs, *every, *official], tell)
+    return Plan([*runs, *every], tell)
 
 
 def _cardio(seeds: int) -> Plan:

@@ -49,7 +49,6 @@ def section(
     found: Methods,
     best: Sequence[list[float]],
     mixed: Sequence[dict[str, Any]],
-    official: Mapping[str, Any],
     baselines: Sequence[Mapping[str, Any]],
 ) -> tuple[Section, list[Claim], list[Situation]]:
     """Return the section, its claims, and the comparison with ERM."""
@@ -131,11 +130,11 @@ def section(
         words,
         main,
         Details(
-            "By group, after the paper's number of steps, chosen settings, and the official split",
+            "By group, after the paper's number of steps, and chosen settings",
             [
                 *(small_multiples(_by_group(final, what), (NAMES["dorfl"],))
                   for what in ("accuracy", "loss")),
-                groups, *_mixing(mixed), short, steps, lengths, settings, _official(official),
+                groups, *_mixing(mixed), short, steps, lengths, settings,
             ],
         ),
     ]  # fmt: skip
@@ -258,13 +257,3 @@ def _regret(found: Sequence[dict[str, Any]]) -> Claim:
         "in every group",
         "ours", dict(zip(GROUPS, change.T, strict=True)), "", 4,
     )  # fmt: skip
-
-
-def _official(runs: Mapping[str, Any]) -> Table:
-    rows: list[Sequence[Cell]] = [
-        (NAMES[key], *(100 * share for share in run["accuracy"]), run["loss"][0], run["settings"])
-        for key, run in runs.items()
-    ]
-    forms = dict.fromkeys(GROUPS, ".2f") | {"log loss": ".4f"}
-    return Table("adult-official", "The official split: accuracy in %, to convergence",
-                 ("method", *GROUPS, "log loss", "settings"), rows, forms)  # fmt: skip

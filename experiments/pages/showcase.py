@@ -1,4 +1,4 @@
-"""One training on the page: the rows, their weights, λ, convergence, and what is guaranteed."""
+"""One training on the page: the weights of its rows, λ, convergence, and certificates."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from dorfl.report.content import (
     Figure,
     Section,
     Series,
-    Table,
     Text,
 )
 from experiments.claims import Claim
 
 
 def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
-    """One training looked at: rows, weights, ROC, λ, certificate, convergence."""
+    """Return one training: the weights of its rows, λ, and convergence."""
     return Section(
         "One training, looked at closely",
         [
@@ -33,11 +32,7 @@ def closer(shown: dict[str, Any], converged: dict[str, Any]) -> Section:
                     f"precision {shown['precision']:.4f}."
                 ]
             ),
-            Beside([_data(shown), _weights(shown)]),
-            Beside([_mixture(shown), _convergence(converged)]),
-            _by_client(shown),
-            _certificate(shown),
-            Details("The certificate in words", [Text([shown["certificate"]["words"]])]),
+            Beside([_weights(shown), _mixture(shown), _convergence(converged)]),
         ],
     )
 
@@ -91,20 +86,6 @@ def certificate(found: dict[str, Any]) -> Claim:
     )
 
 
-def _data(shown: dict[str, Any]) -> Figure:
-    rows, label = np.array(shown["rows"]), np.array(shown["label"])
-    wrong, client = np.array(shown["outlier"]), np.array(shown["client"])
-    series = []
-    for name in dict.fromkeys(shown["client"]):
-        mine = (client == name) & ~wrong
-        hover = [f"{name}, label {value:+d}" for value in label[mine]]
-        series.append(Series(name, rows[mine, 0], rows[mine, 1], hover=hover))
-    hover = [f"{c}, label {value:+d}" for c, value in zip(client[wrong], label[wrong], strict=True)]
-    series.append(Series("outliers", rows[wrong, 0], rows[wrong, 1], hover=hover))
-    return Figure("data", "The data: first two of five columns", "x1", "x2", series, "points",
-                  alt="Three clients near the origin, the outliers far from it.")  # fmt: skip
-
-
 def _weights(shown: dict[str, Any]) -> Figure:
     weight, wrong = np.array(shown["weight"]), np.array(shown["outlier"])
     far = np.linalg.norm(np.array(shown["rows"]), axis=1)
@@ -123,38 +104,6 @@ def _mixture(shown: dict[str, Any]) -> Figure:
     series = [Series(f"client {i + 1}", rounds, lam[:, i]) for i in range(lam.shape[1])]
     return Figure("mixture", "λ over the rounds", "round", "λ", series, y_range=(-0.04, 1.04),
                   alt="The mixture of clients settles within a few rounds.")  # fmt: skip
-
-
-def _by_client(shown: dict[str, Any]) -> Table:
-    rows = [
-        (f"client {i + 1}", lam, risk, loss)
-        for i, (lam, risk, loss) in enumerate(
-            zip(shown["lam"][-1], shown["risks"], shown["losses"], strict=True)
-        )
-    ]
-    return Table(
-        "mixture-and-loss",
-        "λ beside the loss of each client",
-        ("client", "λ", "F: robust loss minus score", "log loss on clean test rows"),
-        rows,
-        ".3f",
-        "λ is largest for the client with the largest F. F is a loss minus the outlier score h, "
-        "not a loss: with one ξ̄ for all clients, a client may have a large F because it is near ξ̄.",
-    )
-
-
-def _certificate(shown: dict[str, Any]) -> Figure:
-    kept = shown["certificate"]
-    series = [
-        Series("bound", kept["radii"], kept["curve"]),
-        Series("at the training's own radius r̂", [kept["radius"]], [kept["bound"]]),
-    ]
-    return Figure("certified", "Certified worst-case loss minus score",
-                  "radius r (unbalanced Wasserstein)", "E[loss − score h] at most", series,
-                  x_log=True,
-                  note="No distribution within r of the clients' mixture has a larger expected "
-                  "loss minus score. This is not a bound of the loss: see the next chapter.",
-                  alt="The bound grows with the radius.")  # fmt: skip
 
 
 def _convergence(found: dict[str, Any]) -> Figure:
