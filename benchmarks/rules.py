@@ -1,7 +1,7 @@
-"""Compare rules that select the outlier share, on the same trainings of the tables with classes.
+"""Compare rules that select outlier share and ridge, on the same trainings of tables with classes.
 
 For every cell of `benchmarks/defaults.py` the statistics of the candidates' held-out losses are
-computed once, and one model is trained for each share; a rule only picks among these models.
+computed once, and one model is trained for each candidate; a rule only picks among these models.
 
     PYTHONPATH=. python benchmarks/rules.py [--splits 2] [--fresh | --later]
 """
@@ -9,7 +9,7 @@ computed once, and one model is trained for each share; a rule only picks among 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,16 +23,20 @@ from dorfl.tabular import table as engine
 
 Rule = Callable[[HeldOut], int]
 STRONG = float(np.log(1.0 / constants.SIGNIFICANCE))
+CANDIDATES = outliers.default_candidates()
+USUAL = [k for k, candidate in enumerate(CANDIDATES) if candidate.ridge == 1.0]
 
 
-def rule(ratio: float, errors: float) -> Rule:
+def rule(ratio: float, errors: float, among: Sequence[int] = range(len(CANDIDATES))) -> Rule:
     """Return the rule with these thresholds of the log likelihood ratio and of standard errors."""
 
     def pick(total: HeldOut) -> int:
-        beaten = np.zeros(len(constants.SHARES), dtype=bool)
-        for k, (a, b) in enumerate(outliers.pairs_of(len(constants.SHARES))):
+        beaten = np.ones(len(CANDIDATES), dtype=bool)
+        beaten[list(among)] = False
+        for k, (a, b) in enumerate(outliers.pairs_of(len(CANDIDATES))):
             difference = total.differences[k]
-            if abs(difference) > max(ratio, errors * np.sqrt(total.errors[k])):
+            strong = abs(difference) > max(ratio, errors * np.sqrt(total.errors[k]))
+            if strong and {a, b} <= {*among}:
                 beaten[a if difference > 0 else b] = True
         return int(np.flatnonzero(~beaten)[0]) if not beaten.all() else 0
 
@@ -44,21 +48,22 @@ RULES: dict[str, Rule] = {
     "likelihood ratio of 20": rule(STRONG, 0.0),
     "one standard error": rule(0.0, 1.0),
     "likelihood ratio of 20, and half a standard error": rule(STRONG, 0.5),
-    **{
-        f"always {share:.0%} outliers": lambda _, k=k: k for k, share in enumerate(constants.SHARES)
-    },
+    "the rule, with l2 = 1/n alone": rule(STRONG, 1.0, USUAL),
+    **{f"always {CANDIDATES[k].share:.0%} outliers": lambda _, k=k: k for k in USUAL},
 }
 
 
 def trained(case: defaults.Case) -> tuple[HeldOut | None, list[np.ndarray]]:
-    """Return the candidates' statistics, and what every test row costs by share."""
+    """Return the candidates' statistics, and what every test row costs by candidate."""
     clients = {n: (case.X[case.clients == n], case.y[case.clients == n]) for n in set(case.clients)}
     loss = "logistic" if len(np.unique(case.y)) == 2 else "softmax"
     ordered = dict(sorted(clients.items()))
-    total = engine.resolve(*arrays.prepared_for(ordered, AutoMethod(), loss=loss)).compared
+    state = engine.resolve(*arrays.prepared_for(ordered, AutoMethod(), loss=loss))
+    total = state.selection.compared
     costs = []
-    for share in constants.SHARES:
-        model = RobustClassifier(outliers=share).fit(case.X, case.y, clients=case.clients)
+    for candidate in CANDIDATES:
+        model = RobustClassifier(outliers=candidate.share, l2=candidate.ridge / len(case.y))
+        model.fit(case.X, case.y, clients=case.clients)
         costs.append(defaults.served(model.predict(case.held), case, True))
     return total, costs
 

@@ -19,7 +19,7 @@ from dorfl.selection.outliers import Candidate, HeldOut, pairs_of
 from dorfl.site import local
 from dorfl.site.site import Site
 from dorfl.support import wire
-from dorfl.tabular import audit, table
+from dorfl.tabular import audit, held_out, table
 from study_cases import a_site, make_sites, make_study, synthetic_tables
 
 AUTO = 'name = "dorfl"'
@@ -46,6 +46,30 @@ def test_rare_rows_are_trusted_and_wrong_ones_are_not():
     assert wary.score(X[~wrong], y[~wrong]) > RobustClassifier(outliers=0).fit(X, y).score(
         X[~wrong], y[~wrong]
     )
+
+
+def test_held_out_rows_select_the_ridge_unless_one_is_given():
+    """Classes without noise are better predicted with a hundredth of the usual ridge."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 4))
+    signal = X @ [1.0, -1.0, 0.5, 0.0]
+    sure, noisy = (signal > 0).astype(int), (signal + 3 * rng.normal(size=600) > 0).astype(int)
+    assert dorfl.train([(X, sure)]).l2 == pytest.approx(0.01 / 600)
+    assert dorfl.train([(X, noisy)]).l2 == pytest.approx(1 / 600)
+    assert dorfl.train([(X, sure)], l2=1 / 600).l2 == pytest.approx(1 / 600)
+    model = RobustClassifier().fit(X, sure)
+    assert "All rows are trusted" in model.choice_[0] and "a ridge of 0.01/n" in model.choice_[0]
+
+
+def test_the_held_out_estimate_has_the_ridge_of_the_model(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 4))
+    pd.DataFrame(X).add_prefix("c").assign(y=X[:, 0] > X[:, 1]).to_csv(tmp_path / "t.csv")
+    study = settings.Study(settings.Data(label="y", file=str(tmp_path / "t.csv")))
+    model, rows = table.run(study)
+    models, prepared, _ = held_out.train_models(study, model, rows=rows)
+    assert model.facts.ridge == 0.01 and models["erm"] is models["dorfl"]  # plain training is ERM
+    assert models["dorfl"].fit.l2 == pytest.approx(0.01 / len(prepared.rows.y))
 
 
 def test_of_many_columns_the_outliers_table_names_one(tmp_path):

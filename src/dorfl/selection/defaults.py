@@ -117,7 +117,8 @@ def method_for(
     held = np.zeros(len(found.units), dtype=bool)
     held[[*frozen, *found.rigid]] = True
     unit = _loss_unit(found, loss)
-    shape = shape_of(found, frozen) / (cutoff or 1.0)
+    cutoff = cutoff or 1.0
+    shape = shape_of(found, frozen) / cutoff
     scored = method == "dorfl" and outliers > 0 and bool(shape.any())
     needed = scored or method != "dorfl" or beta is not None
     drift = (SHIFT if needed else 0.0) if isinstance(shift, str) else shift
@@ -131,8 +132,8 @@ def method_for(
         made = methods.method(rho=price, cost=cost, mixture=rule, name=method)
         return Choice(made, (about_drift, about_mixture))
     temperature = np.inf
-    if scored:
-        temperature = tilt(price, float((shape / weight)[~held].max(initial=0.0)), unit)
+    if scored:  # V is the cost over the cutoff, so 2ρ₂V over ρ is 2 · STEEPNESS · ρβ / (cutoff · ρ)
+        temperature = min(TEMPERATURE * unit, MAX_PULL * price * cutoff / (2.0 * STEEPNESS))
     if beta is not None:
         if np.isinf(price):
             raise ValueError("beta is in units of transport: give rho, or a shift above 0, with it")
@@ -153,12 +154,6 @@ def shape_of(found: ColumnScales, frozen: Sequence[int]) -> Array:
     np.divide(1.0, found.units**2, where=found.units > 0, out=shape)
     shape[list(frozen)] = 0.0
     return shape
-
-
-def tilt(price: float, steepest: float, unit: float = 1.0) -> float:
-    """Return the temperature ρβ, for the largest entry of V in units of the transport cost."""
-    pull = 2.0 * STEEPNESS * steepest
-    return min(TEMPERATURE * unit, MAX_PULL * price / pull) if pull > 0 else TEMPERATURE * unit
 
 
 def _loss_unit(found: ColumnScales, loss: Loss) -> float:
