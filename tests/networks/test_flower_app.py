@@ -107,7 +107,7 @@ def named(clients):
                 "optimizer": sgd(1.0),
             },
         ),
-        (methods.gdrfl(5.0), {"scaffold": True}),
+        (methods.gdrfl(5.0), {}),
         (methods.paper(5, 4), {"average": 0.5}),
         (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
         (methods.afl(), {"local_steps": 1, "privacy": privacy.gaussian(5.0, 1e-3, rounds=4)}),

@@ -138,16 +138,12 @@ def _train(message: Message, context: Context, local: LocalClients) -> RecordDic
     _spend(context, local.plan)
     local = replace(local, first=read_header(message.content, ConfigRecord, "stream", int))
     number = read_header(message.content, ConfigRecord, "number", int)
-    like = {"values": Form((len(theta),), array(theta).dtype)}
     means = local.begin()
     own = state.get(_OWN, MetricRecord())
     assert isinstance(own, MetricRecord)
     if "means" in own:
         means = tensor(np.array([own["means"]]), means)
-    correction = None
-    if local.plan.scaffold:
-        correction = torch.from_numpy(unpack(message.content, "correction", like)["values"])[None]
-    reply = local.reply(theta, number, [0], means, correction)
+    reply = local.reply(theta, number, [0], means)
     state[_OWN] = MetricRecord({"means": reply.means[0].tolist()})
     count = int(local.rows.counts[0])
     figures = MetricRecord({"risk": float(reply.risks[0]), "num-examples": count})

@@ -223,8 +223,6 @@ class RobustStrategy(FedAvg):
             content = self._request("train", number=request.number, stream=i)
             content[self.arrayrecord_key] = theta
             content[self.configrecord_key] = config
-            if request.correction is not None:
-                content["correction"] = pack({"values": request.correction[i]})
             if self._agreed and i not in self._informed:
                 content["agreed"] = pack(self._agreed)
             if client.node in connected:
@@ -247,7 +245,7 @@ class RobustStrategy(FedAvg):
         for i in in_order(list(usable), self._settings.counts):
             update, risk = usable[i]
             reply = Reply([i], update[None], torch.tensor([risk], dtype=torch.float64))
-            server.add_replies(self._settings, state, request, received, reply)
+            server.add_replies(self._settings.plan, request, received, reply)
         self._state, line = server.step(self._settings, state, request, received, refused)
         self.history.append(line)
         metrics = MetricRecord(

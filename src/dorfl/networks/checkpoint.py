@@ -26,7 +26,7 @@ from dorfl.networks.server import ServerState
 from dorfl.support import wire
 from dorfl.support.files import write_whole
 
-_TENSORS = ("theta", "mean", "controls")
+_TENSORS = ("theta", "mean")
 
 
 class History(NamedTuple):

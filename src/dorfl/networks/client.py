@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +27,8 @@ from torch.utils._pytree import tree_map
 from dorfl.linear.base import Evaluation, Terms
 from dorfl.networks.data import Batch, ClientRows
 from dorfl.networks.device import array, mapped, seeded, tensor, wide
-from dorfl.networks.model import Network, call
-from dorfl.networks.optimizers import at_round
+from dorfl.networks.model import Network
+from dorfl.networks.optimizers import SGD, at_round
 from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.supremum import Ascent, RobustLoss, TransportGeometry
 from dorfl.networks.tilt import RowTilt
@@ -105,30 +104,20 @@ class LocalClients:
         number: int,
         clients: Sequence[int],
         means: Tensor,
-        correction: Tensor | None,
     ) -> Iterator[Reply]:
-        """Return the replies of `clients` in this round, as many at a time as memory admits.
-
-        `correction` (clients, P) is added to the gradients, against client drift.
-        """
+        """Return the replies of `clients` in this round, as many at a time as memory admits."""
         for some in self._groups(in_order(clients, self.rows.counts)):
-            own = None if correction is None else correction[some]
-            yield self.reply(theta, number, some, means[some], own)
+            yield self.reply(theta, number, some, means[some])
 
-    def reply(
-        self,
-        theta: Tensor,
-        number: int,
-        clients: list[int],
-        means: Tensor,
-        correction: Tensor | None = None,
-    ) -> Reply:
-        """Return the replies of some clients; `means` and `correction` are of these clients."""
+    def reply(self, theta: Tensor, number: int, clients: list[int], means: Tensor) -> Reply:
+        """Return the replies of some clients; `means` are of these clients."""
         if self.plan.privacy is not None:
             return Reply(clients, *self._private(theta, number, clients), means)
         torch_only = not (self.rows.lazy or self.network.has_user_code)
         with seeded(self.plan.seed, number, self.first + clients[0], torch_only=torch_only):
-            return self._local_steps(theta, number, clients, means, correction)
+            if len(clients) == 1 and self._is_plain:
+                return self._plain_steps(theta, number, clients[0], means)
+            return self._local_steps(theta, number, clients, means)
 
     def _groups(self, order: list[int]) -> Iterator[list[int]]:
         """Return clients that step together: as many as memory admits, if that is faster.
@@ -149,14 +138,40 @@ class LocalClients:
             first += len(some)
             yield some
 
-    def _local_steps(
-        self,
-        theta: Tensor,
-        number: int,
-        clients: list[int],
-        means: Tensor,
-        correction: Tensor | None,
-    ) -> Reply:
+    @property
+    def _is_plain(self) -> bool:
+        """Whether F_i is the mean loss of the rows as they are: no tilt, transport or score."""
+        robust = self.robust
+        moves = self.centers is not None or not robust.geometry.frozen
+        return self.tilt.is_mean and robust.score is None and not moves
+
+    def _plain_steps(self, theta: Tensor, number: int, client: int, means: Tensor) -> Reply:
+        """Return the reply of a client whose steps are those of FedAvg, without other work."""
+        plan, risk = self.plan, means.new_zeros(())
+        optimizer = at_round(plan.used_optimizer, plan.lr_schedule, number)
+        is_sgd = isinstance(optimizer, SGD) and optimizer.momentum == 0.0
+        own = theta.clone()[None]
+        carried = optimizer.start(own)
+        batches = self.rows.stream([client], self._draw(number, [client]))
+        for step, batch in enumerate(batches, 1):
+            trained = self.network.load(own)
+            outputs = self.network.flat_outputs(None, batch.x)
+            loss = self.robust.bounded(outputs, batch.y[0]).mean()
+            gradients = torch.autograd.grad(loss, trained)
+            if step == 1:
+                risk = loss.detach().to(means)
+            if is_sgd and plan.l2 == 0.0:  # in place, by parameter: half the time of a flat step
+                for parameter, gradient in zip(trained, gradients, strict=True):
+                    parameter.data.sub_(gradient, alpha=optimizer.lr)
+                continue
+            flat = torch.cat([part.reshape(-1) for part in gradients])[None]
+            if plan.l2 > 0.0:
+                flat.add_(own, alpha=plan.l2)
+            own = optimizer.step(own, flat, carried, step)
+        update = torch.sub(theta, own, out=own)
+        return Reply([client], update, risk[None], torch.stack([risk, risk * 0.0])[None])
+
+    def _local_steps(self, theta: Tensor, number: int, clients: list[int], means: Tensor) -> Reply:
         """Return the clients' updates, their risks before, and the running means after."""
         plan = self.plan
         drawn = self._draw(number, clients)
@@ -167,17 +182,12 @@ class LocalClients:
         carried = optimizer.start(own)
         risks = means
         for step, batch in enumerate(self.rows.stream(clients, drawn)):
-            if step > 0 and len(clients) == 1 and self._has_mean_gradient:
-                gradient = self._mean_gradient(own, batch)
-            else:
-                ascent = self.ascend(own if step else theta[None], batch)
-                gradient, means = self._gradient(own, ascent, batch, means)
+            ascent = self.ascend(own if step else theta[None], batch)
+            gradient, means = self._gradient(own, ascent, batch, means)
             if step == 0:
                 risks = self.tilt.risk(means)
             if plan.l2 > 0:
                 gradient.add_(own, alpha=plan.l2)
-            if correction is not None:
-                gradient.add_(correction)
             before = None if all_have_rows[step] else own.clone()
             own = optimizer.step(own, gradient, carried, step + 1)
             if before is not None:  # clients without rows left in this round stay where they are
@@ -240,22 +250,8 @@ class LocalClients:
         loss = self.losses(at, ascent, batch)
         f = loss.detach() + ascent.level
         means, weights = self.tilt.weigh(f, batch.mask, means, self._without_loss(batch, ascent))
-        return self._flat_gradient((weights * loss).sum(), trained, own), means
-
-    @property
-    def _has_mean_gradient(self) -> bool:
-        """Whether the gradient is that of the mean loss of a batch: no tilt, and no row moves."""
-        return self.tilt.is_mean and self.robust.geometry.frozen
-
-    def _mean_gradient(self, own: Tensor, batch: Batch) -> Tensor:
-        """Return the gradient of a client's mean loss, without its risk."""
-        trained = self.network.load(own)
-        outputs = call(self.network.module, mapped(itemgetter(0), batch.x))
-        return self._flat_gradient(self.robust.bounded(outputs, batch.y[0]).mean(), trained, own)
-
-    def _flat_gradient(self, loss: Tensor, trained: Sequence[Tensor], own: Tensor) -> Tensor:
-        found = torch.autograd.grad(loss, trained)
-        return torch.cat([part.reshape(-1) for part in found]).view(own.shape)
+        found = torch.autograd.grad((weights * loss).sum(), trained)
+        return torch.cat([part.reshape(-1) for part in found]).view(own.shape), means
 
     def _draw(self, number: int, clients: list[int]) -> Array:
         """Return row numbers, (clients, steps, batch): every client has its own stream."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from dorfl.federated.privacy import Gaussian
 from dorfl.networks.aggregation import Aggregator
-from dorfl.networks.optimizers import SGD, Adam, Optimizer, adam, sgd
+from dorfl.networks.optimizers import Adam, Optimizer, adam, sgd
 from dorfl.networks.tilt import RowRisk
 
 RENAMED = {  # names of options in dorfl 0.1 and in other libraries
@@ -22,7 +22,6 @@ RENAMED = {  # names of options in dorfl 0.1 and in other libraries
     "batch": "batch_size",
     "bounds": "input_bounds",
     "climb": "inner_steps",
-    "drift": "scaffold",
     "epochs": "local_epochs",
     "epochs_per_round": "local_epochs",
     "fraction_fit": "participation",
@@ -36,6 +35,7 @@ RENAMED = {  # names of options in dorfl 0.1 and in other libraries
     "server": "server_optimizer",
     "steps": "local_steps",
 }
+REMOVED = {"scaffold": "local_steps=1 (the default), with which no client drifts"}
 _WHOLE = ("rounds", "batch_size", "local_epochs", "local_steps", "inner_steps", "seed")
 WEIGHTING = (None, "renormalised", "unbiased")
 
@@ -92,8 +92,6 @@ class NetworkPlan:
         FedAvg is reported. "unbiased": clients with a larger λ are sampled more often and weighted
         by 1 / probability, so that the step is the same on average. By default "renormalised"
         for a fixed mixture and "unbiased" for a worst one, which needs it.
-    scaffold
-        Correct for client drift in the local steps (SCAFFOLD, Karimireddy et al., 2020).
     inner_steps
         Steps of gradient ascent for the supremum of a row.
     inner_lr
@@ -144,7 +142,6 @@ class NetworkPlan:
     fairness: float = 0.0
     participation: float = 1.0
     weighting: str | None = None
-    scaffold: bool = False
     inner_steps: int = 7
     inner_lr: float = 1.0
     inner_tol: float = 0.0
@@ -207,8 +204,6 @@ class NetworkPlan:
             self._check_private(self.privacy)
         if self.lr is not None and self.optimizer and self.server_optimizer:
             raise ValueError("lr: both optimizers are given with a learning rate of their own")
-        if self.scaffold and (not isinstance(local := self.used_optimizer, SGD) or local.momentum):
-            raise ValueError("scaffold: the drift of a client is known for plain local steps only")
 
     @property
     def used_server_optimizer(self) -> Optimizer:
@@ -236,7 +231,6 @@ class NetworkPlan:
             ("local_epochs", self.local_epochs > 0),
             ("local_steps", self.local_steps > 1),
             ("optimizer", self.optimizer is not None),
-            ("scaffold", self.scaffold),
             ("trim", self.trim > 0),
             ("row_risk", self.row_risk is not None),
         ):
@@ -275,6 +269,8 @@ def check_names(given: Any) -> None:
             continue
         if name in RENAMED:
             raise ValueError(f"{name}: write {RENAMED[name]}=")
+        if name in REMOVED:
+            raise ValueError(f"{name}: there is no such option any more; use {REMOVED[name]}")
         near = difflib.get_close_matches(name, [*known, *RENAMED], 1)
         meant = RENAMED.get(near[0], near[0]) if near else None
         hint = f"; did you mean {meant}?" if meant else f"; choose from {', '.join(known)}"

@@ -1,8 +1,8 @@
 """The server of a network: which clients a round samples, and the steps of θ and λ.
 
 A round is a function of the state before it, so a checkpoint is that state and the clients' running
-means. (The control variates of SCAFFOLD, one vector for each client, change in place.) A carrier of
-messages calls :func:`ask` for the request, :func:`add_replies` for the replies, and :func:`step`.
+means. A carrier of messages calls :func:`ask` for the request, :func:`add_replies` for the replies,
+and :func:`step`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class ServerState:
     lam: Array  # (clients,) mixture λ
     risks: Array  # (clients,) F_i as last reported; NaN before the first report
     before: Array  # (clients,) `risks` one round earlier
-    controls: Tensor | None = None  # (clients, P) control variates of SCAFFOLD; None without
 
 
 class RoundRequest(NamedTuple):
@@ -57,7 +56,6 @@ class RoundRequest(NamedTuple):
     clients: list[int]  # Sampled clients
     chance: Array  # (clients,) probability of each client to be sampled
     weights: Array  # (clients,) weights of the updates
-    correction: Tensor | None  # (clients, P) added to the clients' gradients; None without SCAFFOLD
 
 
 @dataclass
@@ -90,7 +88,6 @@ def begin(settings: ServerSettings, theta: Tensor) -> ServerState:
         lam=settings.method.mixture.start(settings.names, settings.counts),
         risks=unknown,
         before=unknown,
-        controls=theta.new_zeros(count, len(theta)) if settings.plan.scaffold else None,
     )
 
 
@@ -103,10 +100,8 @@ def run_round(
     """
     request = ask(settings, state)
     replies = no_replies(state)
-    for reply in clients.replies(
-        state.theta, request.number, request.clients, means, request.correction
-    ):
-        add_replies(settings, state, request, replies, reply)
+    for reply in clients.replies(state.theta, request.number, request.clients, means):
+        add_replies(settings.plan, request, replies, reply)
         means[reply.clients] = reply.means
     return step(settings, state, request, replies)
 
@@ -117,13 +112,10 @@ def ask(settings: ServerSettings, state: ServerState) -> RoundRequest:
     mixture = settings.method.mixture
     number = state.round + 1
     shares = _shares(plan, settings.method, state)
-    correction = None
-    if state.controls is not None:  # SCAFFOLD: the mean control variate less the client's own
-        correction = tensor(shares, state.theta) @ state.controls - state.controls
     clients, chance = _sample(plan, mixture, state, number)
     unbiased = _is_unbiased(plan, mixture)
     weights = shares / (chance if unbiased else shares[clients].sum())
-    return RoundRequest(number, clients, chance, weights, correction)
+    return RoundRequest(number, clients, chance, weights)
 
 
 def no_replies(state: ServerState) -> RoundReplies:
@@ -132,14 +124,9 @@ def no_replies(state: ServerState) -> RoundReplies:
 
 
 def add_replies(
-    settings: ServerSettings,
-    state: ServerState,
-    request: RoundRequest,
-    replies: RoundReplies,
-    reply: Reply,
+    plan: NetworkPlan, request: RoundRequest, replies: RoundReplies, reply: Reply
 ) -> None:
     """Add the replies of some clients."""
-    plan = settings.plan
     clients, updates = reply.clients, reply.updates
     if plan.aggregator is None and len(clients) == 1:
         replies.update.add_(updates[0], alpha=float(request.weights[clients[0]]))
@@ -147,10 +134,6 @@ def add_replies(
         replies.update += tensor(request.weights[clients], replies.update) @ updates
     else:
         replies.updates += list(updates)
-    if state.controls is not None and request.correction is not None:
-        lr = at_round(plan.used_optimizer, plan.lr_schedule, request.number).lr
-        rates = tensor(_local_steps(settings, clients), updates)[:, None] * lr
-        state.controls[clients] = updates / rates - request.correction[clients]
     replies.risks[clients] = array(reply.risks)
     replies.clients += clients
     # Beside an update there is one number for the risk and one for n.
@@ -203,7 +186,7 @@ def step(
         refused=dict(refused or {}),
         clipped={},
         bytes_up=replies.bytes_up,
-        bytes_down=len(request.clients) * theta.nbytes * (1 + plan.scaffold),
+        bytes_down=len(request.clients) * theta.nbytes,
     )
     return after, line
 
@@ -346,11 +329,3 @@ def _next_mixture(
     grown = state.lam * np.exp(plan.mixture_lr * (risks - risks.max()))
     lam = np.maximum(grown / grown.sum(), 1e-12)  # no client is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())
-
-
-def _local_steps(settings: ServerSettings, clients: list[int]) -> Array:
-    """Return how many local steps some clients take in a round."""
-    plan, counts = settings.plan, settings.counts[clients]
-    batches = -(-counts // np.minimum(plan.batch_size, counts))
-    steps = plan.local_steps or plan.local_epochs * batches
-    return np.broadcast_to(steps, counts.shape).copy()

@@ -150,7 +150,7 @@ class NetworkRound(Step):
         for i in in_order([i for i in reports if i not in absurd], setting.counts):
             update, risk = reports[i]
             reply = Reply([i], update[None], torch.tensor([risk], dtype=torch.float64))
-            server.add_replies(setting, before, sent, received, reply)
+            server.add_replies(setting.plan, sent, received, reply)
         unused = {state.sites[i]: reason for i, reason in absurd.items()}
         after, line = server.step(setting, before, sent, received, {**refused, **unused})
         answered = now.answered | dict.fromkeys(line.answered, line.round)
