@@ -43,7 +43,7 @@ def test_a_clients_round_stays_on_its_device(who, rho, temperature, given):
     )
     local = LocalClients(network, rows, robust, RowTilt(temperature, 0.9, plan.trim), plan, method)
     seen = local.begin()[who]
-    reply = local.reply(theta, 1, who, seen, torch.zeros_like(theta).expand(len(who), -1))
+    reply = local.reply(theta, 1, who, seen)
     for part in (theta, reply.updates, reply.risks, reply.means):
         assert part.device == SECOND
     server = plan.used_server_optimizer

@@ -264,7 +264,7 @@ def test_the_others_stand_in_for_who_is_silent():
     there = app(clients, methods.erm(), rounds=1, spoil=spoil)
     local = prepare(clients, methods.erm(), model, PLAN)
     theta, counts = local.network.start(), local.rows.counts
-    updates = [local.reply(theta, 1, [i], local.begin()[[i]], None).updates[0] for i in (0, 2)]
+    updates = [local.reply(theta, 1, [i], local.begin()[[i]]).updates[0] for i in (0, 2)]
     mean = (counts[0] * updates[0] + counts[2] * updates[1]) / (counts[0] + counts[2])
     assert there.theta == pytest.approx((theta - mean).numpy(), abs=1e-6)
     assert there.history[0].answered == ("client-1", "client-3")

@@ -1,6 +1,5 @@
 """Neural networks with nothing but defaults: method, plan, and warnings."""
 
-import itertools
 import warnings
 
 import numpy as np
@@ -153,23 +152,20 @@ def test_only_some_of_many_inputs_enter_the_score(monkeypatch):
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_sample_has_every_class_of_every_client(sizes, most, seed):
     rng = np.random.default_rng(seed)
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    y = rng.integers(0, 3, bounds[-1])
-    rows = resolution.Sample(
-        np.arange(bounds[-1], dtype=float)[:, None], y, tuple("abcde"[: len(sizes)]), bounds, 3
-    )
+    clients = {
+        f"client-{i}": (np.arange(size, dtype=float)[:, None], rng.integers(0, 3, size))
+        for i, size in enumerate(sizes)
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resolution, "MAX_ROWS", most)
-        found = resolution._sample(rows)
-    strata = sum(len(np.unique(y[a:b])) for a, b in itertools.pairwise(bounds))
-    assert len(found.y) <= max(most, 0) + strata * (resolution.MIN_ROWS + 1)
-    for i in range(len(sizes)):
-        own = slice(found.bounds[i], found.bounds[i + 1])
-        places = found.x[own, 0].astype(int)
+        found = resolution.sample(clients, 3).clients
+    strata = sum(len(np.unique(y)) for _, y in clients.values())
+    assert sum(len(y) for _, y in found.values()) <= most + strata * (resolution.MIN_ROWS + 1)
+    for name, (_, y) in clients.items():
+        places = found[name][0][:, 0].astype(int)
         assert (np.diff(places) > 0).all()
-        assert ((bounds[i] <= places) & (places < bounds[i + 1])).all()
-        assert np.array_equal(found.y[own], y[places])
-        assert set(y[bounds[i] : bounds[i + 1]]) == set(found.y[own])
+        assert np.array_equal(found[name][1], y[places])
+        assert set(y) == set(found[name][1])
 
 
 def test_classes_without_rows_and_two_outputs_are_no_obstacle():

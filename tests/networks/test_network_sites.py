@@ -18,10 +18,16 @@ from dorfl.tabular import model, results, table
 from study_cases import (
     METHODS,
     ROOMY,
+    among,
+    conduct,
+    key_of,
     make_sites,
     make_study,
     mixed_tables,
+    run_summed,
     same_service,
+    secure_sites,
+    split,
     synthetic_tables,
 )
 
@@ -337,7 +343,10 @@ def test_a_site_keeps_the_network_and_its_rows_by_weight(tmp_path):
     ("words", "said"),
     [
         ("[privacy]\nepsilon = 4.0\n", "no noise is known to hide it"),
-        ('[privacy]\nreports = "summed"\n', "absurd updates of a network are found one by one"),
+        (
+            '[method]\nmixture = "agnostic"\n[privacy]\nreports = "summed"\n',
+            'needs method.mixture = "fixed" for a network',
+        ),
         ("[defence]\ntrim = 0.1\n", "left out where absurd"),
     ],
 )
@@ -347,3 +356,28 @@ def test_what_a_networks_study_cannot_have_says_why_and_what_to_do(words, said):
         toml.parse(study)
     ways = ('Leave it out, or set training.model = "linear"', 'else set reports = "open"')
     assert any(way in str(raised.value) for way in ways)
+
+
+@pytest.mark.parametrize("words", ['name = "erm"', 'name = "dorfl"\noutliers = 0.1'])
+def test_sums_train_the_network_that_open_updates_do(words):
+    study = make_study(TABLES, method=words, training=TRAINING)
+    study = study.changed(columns_scaling="standard")  # medians are estimates in a summed study
+    open_end, end = by_sites(study, TABLES), run_summed(TABLES, study, policy=ALLOWED)
+    ours, theirs = end.outcome, open_end.outcome
+    assert np.linalg.norm(ours.theta - theirs.theta) < 1e-3 * np.linalg.norm(theirs.theta)
+    assert ours.objective == pytest.approx(theirs.objective, rel=1e-3)
+    assert [line.answered for line in end.history] == [tuple(TABLES)] * 12
+    assert all(len(line.risks) == 1 for line in end.history)
+    assert results.model_of(end).network
+
+
+def test_a_summed_network_goes_on_without_a_site_that_is_gone():
+    tables = split(5)
+    study = make_study(tables, method=METHODS["erm"], training=TRAINING, absent="stand_in = 9")
+    study = among(study)
+    sites = secure_sites(tables, study, key_of, policy=ALLOWED)
+    gone = lambda state, site: site == "site-3" and 4 <= len(state.history) < 8  # noqa: E731
+    end = conduct(coordinator.begin(study, "run"), sites, gone)
+    away = ["site-3" not in line.answered for line in end.history]
+    assert away == [4 <= k < 8 for k in range(12)]
+    assert np.isfinite(end.outcome.theta).all()

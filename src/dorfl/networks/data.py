@@ -120,15 +120,19 @@ class ClientRows:
         """Return inputs and labels of some rows of a client, on the device."""
         source, name = self.sources[client], self.names[client]
         x, y = source.read(places)
-        whole = self.integers
-        if isinstance(source, LazyRows):
-            whole = whole or source.collate is not pairs  # what a user's function makes is kept
-            x, y = tree_map(torch.as_tensor, x), self._encoded(name, y)
-            if not all(bool(leaf.isfinite().all()) for leaf in tree_leaves(x)):
-                raise ValueError(f"client {name!r}: X has NaN or infinite values")
-        kept = whole and isinstance(source, LazyRows) and not y.is_floating_point()
-        y = y.to(self.device) if kept or len(self.classes) else y.to(self.device, self.dtype)
+        if isinstance(source, ArrayRows):
+            return self._on_device(x, y)
+        whole = self.integers or source.collate is not pairs  # what a user's function makes is kept
+        x, y = tree_map(torch.as_tensor, x), self._encoded(name, y)
+        if not all(bool(leaf.isfinite().all()) for leaf in tree_leaves(x)):
+            raise ValueError(f"client {name!r}: X has NaN or infinite values")
+        kept = (whole and not y.is_floating_point()) or len(self.classes) > 0
+        y = y.to(self.device) if kept else y.to(self.device, self.dtype)
         return mapped(lambda leaf: self._placed(leaf, whole), x), y
+
+    def _on_device(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        labels = y.to(self.device) if len(self.classes) else y.to(self.device, self.dtype)
+        return self._placed(x, self.integers), labels
 
     def batch(self, clients: Sequence[int], places: Sequence[Array]) -> Batch:
         """Return rows of several clients; places are row numbers, −1 for padding."""
@@ -189,13 +193,15 @@ class ClientRows:
                 yield self.batch([client], [np.arange(first, min(first + size, count))])
 
     def known(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return a client's rows in memory, or a sample of those of a data set."""
-        count = len(self.sources[client])
+        """Return a client's rows in memory, without a copy, or a sample of those of a data set."""
+        source = self.sources[client]
+        if isinstance(source, ArrayRows):
+            return self._on_device(source.x, source.y)
+        count = len(source)
+        most = int(np.clip(MAX_NUMBERS // self.dims, 1, MAX_KNOWN))
         places = np.arange(count)
-        if isinstance(self.sources[client], LazyRows):
-            most = int(np.clip(MAX_NUMBERS // self.dims, 1, MAX_KNOWN))
-            order = np.random.default_rng(0).permutation(count) if count > most else places
-            places = np.sort(order[:most])
+        if count > most:
+            places = np.sort(np.random.default_rng(0).permutation(count)[:most])
         return self.read(client, places)
 
     def take(self, indices: Sequence[Array]) -> ClientRows:

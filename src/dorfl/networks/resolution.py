@@ -17,7 +17,7 @@ an outlier share is built on top of the folders that a neural network needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -33,16 +33,24 @@ from dorfl.support.types import Array
 MAX_ROWS = 5_000  # rows of all clients together that the choice is made on
 MIN_ROWS = 10  # rows of a client's class that are in the sample, or all it has
 MAX_INPUTS = 1_000  # inputs that the choice is made on, and that the score measures
+WORST_SHARE = 0.5  # share of clients whose mean loss is minimised by default
 TEMPERATURE = 32.0  # of the tilt with a score of the user's own, as that of the default method
 
 
-class Sample(NamedTuple):
-    """Flattened rows of all clients."""
+def default_method(clients: int) -> AutoMethod:
+    """Return the method for clients without a given one: the mean loss of the worst half.
 
-    x: Array  # (n, inputs) inputs
-    y: Array  # (n,) class numbers, or values
-    names: tuple[str, ...]  # Names of the clients
-    bounds: Array  # (clients + 1,) first row of every client, and the number of rows
+    This is superquantile aggregation at level 1/2 (Laguel et al., 2021): no client has more than
+    twice its even share, so a client with wrong labels cannot take over as in AFL.
+    """
+    cap = min(1.0, 1.0 / (WORST_SHARE * clients))
+    return methods.dorfl(mixture=mixture.capped(cap, by="loss"))
+
+
+class Sample(NamedTuple):
+    """Flattened rows of all clients: a random sample, stratified by client and class."""
+
+    clients: dict[str, tuple[Array, Array]]  # (n, inputs) inputs and (n,) class numbers or values
     classes: int  # Number of classes; 0 for a regression
 
 
@@ -96,8 +104,8 @@ def resolve(
     """
     if own_score:
         method = replace(method, score=None, outliers=0.0)
-    sampled = _sample(rows)
-    present = np.unique(sampled.y) if rows.classes else np.empty(0)
+    labels = np.concatenate([y for _, y in rows.clients.values()])
+    present = np.unique(labels) if rows.classes else np.empty(0)
     wanted = method.outliers != 0.0 and method.score is not None
     reason = None
     if inner_layer is not None:
@@ -112,10 +120,7 @@ def resolve(
     if method.shift == AUTO and method.rho == AUTO:
         method = replace(method, shift=0.0)
     used = _used_inputs(measurable)
-    clients = {
-        name: (sampled.x[a:b][:, used], sampled.y[a:b])
-        for name, a, b in zip(rows.names, sampled.bounds[:-1], sampled.bounds[1:], strict=True)
-    }
+    clients = {name: (x[:, used], y) for name, (x, y) in rows.clients.items()}
     loss = regression_loss
     if rows.classes:
         loss = "logistic" if len(present) == 2 else "softmax"
@@ -165,23 +170,22 @@ def _used_inputs(measurable: Array) -> Array:
     return np.sort(np.random.default_rng(0).choice(places, MAX_INPUTS, replace=False))
 
 
-def _sample(rows: Sample) -> Sample:
-    """Return a random sample of rows, stratified by client and class."""
-    share = MAX_ROWS / len(rows.y)
+def sample(clients: Mapping[str, tuple[Array, Array]], classes: int) -> Sample:
+    """Return at most about ``MAX_ROWS`` rows (X, y) of all clients; only these are copied."""
+    share = MAX_ROWS / sum(len(y) for _, y in clients.values())
     if share >= 1.0:
-        return rows
-    rng, kept = np.random.default_rng(0), []
-    for a, b in zip(rows.bounds[:-1], rows.bounds[1:], strict=True):
-        codes = rows.y[a:b] if rows.classes else np.zeros(b - a)
+        return Sample(dict(clients), classes)
+    rng, kept = np.random.default_rng(0), {}
+    for name, (x, y) in clients.items():
+        codes = y if classes else np.zeros(len(y))
         parts = []
         for code in np.unique(codes):
-            places = a + np.flatnonzero(codes == code)
+            places = np.flatnonzero(codes == code)
             size = min(len(places), max(MIN_ROWS, round(share * len(places))))
             parts.append(rng.choice(places, size, replace=False))
-        kept.append(np.sort(np.concatenate(parts)))
-    bounds = np.concatenate([[0], np.cumsum([len(part) for part in kept])])
-    places = np.concatenate(kept)
-    return rows._replace(x=rows.x[places], y=rows.y[places], bounds=bounds)
+        drawn = np.sort(np.concatenate(parts))
+        kept[name] = (x[drawn], y[drawn])
+    return Sample(kept, classes)
 
 
 def _placed(method: Method, used: Array, inputs: int, present: Array, classes: int) -> Method:

@@ -156,8 +156,8 @@ def train(
         loader the data set, `collate_fn` and `num_workers` are used.
     method
         One of :mod:`dorfl.methods`, any combination of their parts, or a name such as "afl". None
-        means ``methods.dorfl()``, which is resolved from the rows
-        (:mod:`dorfl.networks.resolution`).
+        means ``methods.dorfl()`` with the mean of the worst half of clients
+        (:func:`dorfl.networks.resolution.default_method`), resolved from the rows.
     model
         A `torch.nn.Module`, or a function that makes one.
     plan
@@ -391,7 +391,9 @@ def prepare(
     rows, held_out = _hold_out(rows, validation, plan.seed, collate)
     check_model(network, rows)
     notes: tuple[str, ...] = ()
-    given = methods.dorfl() if method is None else method_by_name(method)
+    given = method_by_name(method)
+    if method is None:
+        given = resolution.default_method(len(rows.names))
     if isinstance(given, AutoMethod):
         if plan.privacy is not None:
             raise ValueError(
@@ -508,13 +510,14 @@ def _resolve(
     """Return the open method with numbers for these rows."""
     measurable = _measurable(network, rows)
     if measurable.any():
-        parts = [rows.known(i) for i in range(len(rows.names))]
+        known = (rows.known(i) for i in range(len(rows.names)))
+        parts = {
+            name: (array(x.flatten(1)), array(y))
+            for name, (x, y) in zip(rows.names, known, strict=True)
+        }
     else:  # nothing is measured
-        parts = [(torch.zeros(1, 1), torch.zeros(1))]
-    bounds = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])])
-    x = np.concatenate([array(x.flatten(1)) for x, _ in parts])
-    y = np.concatenate([array(y) for _, y in parts])
-    sample = resolution.Sample(x, y, rows.names[: len(parts)], bounds, len(rows.classes))
+        parts = {rows.names[0]: (np.zeros((1, 1)), np.zeros(1))}
+    sample = resolution.sample(parts, len(rows.classes))
     return resolution.resolve(
         method,
         sample,

@@ -81,12 +81,13 @@ def _check_sums(study: Study) -> None:
     judged = defence.row is not None or defence.target is not None
     judged = judged or defence.trim > 0 or defence.liars > 0
     network = study.training.model != "linear"
+    worst = network and resolution.is_adversarial(study)
     needed = not network and not solvers.resolve(solver, whole=True).needs.pools
     if study.privacy.epsilon is not None:
         raise ValueError('privacy.reports = "summed": goes without epsilon; set "private"')
     for wrong, reason in (
         (0 < len(study.sites) < SUMMED_SITES, "three sites at least"),
-        (network, "a linear model (absurd updates of a network are found one by one)"),
+        (worst, 'method.mixture = "fixed" for a network (a worst mixture needs each risk)'),
         (study.method.cap < 1.0, "method.cap = 1 (which sites are at the cap is no sum)"),
         (study.method.by == "regret", 'method.by = "loss" or "risk" (regret is each site\'s own)'),
         (judged, "no [defence] (no single report is seen, so none can be judged)"),

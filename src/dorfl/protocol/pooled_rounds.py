@@ -12,9 +12,10 @@ import numpy as np
 from dorfl.federated import pooled, training
 from dorfl.federated import server as federated
 from dorfl.federated.messages import Broadcast
-from dorfl.federated.pooled import LevelSearch, Stage, SumSettings
+from dorfl.federated.pooled import LevelSearch, Pooled, Stage, SumSettings
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
+from dorfl.linear.curvature import Shape
 from dorfl.objective import mixture as mixing
 from dorfl.protocol import resolution
 from dorfl.protocol.state import ALL_SITES, PooledTraining, State
@@ -59,11 +60,10 @@ def begin(state: State) -> State:
     return state._replace(pooled=PooledTraining(tilt=SumSettings(tau=tau)))
 
 
-def receive(state: State, total: Array) -> tuple[State, Info | None]:
-    """Return the state after the sum of all reports, and the end of training or None."""
-    carried, problem, server = state.pooled, resolution.problem_of(state.agreed), state.running
-    asks, shape, tilt = federated.broadcast(server), problem.layout, carried.tilt
-    task, adversarial = asks.task, problem.method.mixture.adversarial
+def read(state: State, total: Array, asks: Broadcast, shape: Shape) -> tuple[State, Pooled | None]:
+    """Return the sum of a round as one report, or None if it is asked anew at another level."""
+    carried, tilt = state.pooled, state.pooled.tilt
+    adversarial = resolution.problem_of(state.agreed).method.mixture.adversarial
     off = pooled.is_beyond(total)
     moved = pooled.relevel(tilt, None if off else float(total[2]), carried.tried)
     if moved is not None and carried.tried.times < _MAX_LEVELS:
@@ -71,13 +71,28 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
         return state._replace(pooled=carried._replace(tilt=tilt, tried=tried)), None
     if off or moved is not None:
         raise ValueError("secure sum: a site's numbers are too large to be added up")
-    alive = tuple(site for site in state.sites if site in state.sum.masked)
+    alive = in_sum(state)
     count, share = int(sum(state.counted_rows)), 1.0
     if not adversarial:
         held = dict(zip(state.sites, state.counted_rows, strict=True))
         share = sum(held[site] for site in alive) / count
     _check_weights(total, tilt, len(alive) / len(state.sites) if adversarial else share)
-    seen = pooled.combine(total, task, tilt, shape, asks.round, ALL_SITES, count, share, len(alive))
+    found = pooled.combine(
+        total, asks.task, tilt, shape, asks.round, ALL_SITES, count, share, len(alive)
+    )
+    return state, found
+
+
+def receive(state: State, total: Array) -> tuple[State, Info | None]:
+    """Return the state after the sum of all reports, and the end of training or None."""
+    problem, server = resolution.problem_of(state.agreed), state.running
+    asks, adversarial = federated.broadcast(server), problem.method.mixture.adversarial
+    task = asks.task
+    state, seen = read(state, total, asks, problem.layout)
+    if seen is None:
+        return state, None
+    carried, tilt = state.pooled, state.pooled.tilt
+    alive = in_sum(state)
     if adversarial and tilt.tau is None:  # now it is known how large risks are
         size = max(abs(seen.report.value), 1e-12)
         finest = 0.25 * _tol(state) * size / float(np.log(len(state.sites)))
@@ -86,8 +101,7 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
     if carried.among and alive != carried.among:  # another sum is another function
         server = _anew(state, task.theta, server)
     server, info, received = federated.receive(server, [seen.report], imputed=seen.imputed)
-    level = seen.report.value if tilt.tau is not None else 0.0
-    carried = carried._replace(tilt=tilt._replace(level=level), tried=LevelSearch(), among=alive)
+    carried = at_level(state, seen.report.value)._replace(among=alive)
     state = state._replace(pooled=carried, server=server)
     whole = len(alive) == len(state.sites)
     if adversarial and whole:
@@ -99,7 +113,7 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
         state = state._replace(server=_anew(state, info.theta, server))
     if adversarial and not whole:  # nothing is known of the other sites
         info = info._replace(gap=np.inf)
-    up, down = _bytes(state, total.size, asks)
+    up, down = sum_bytes(state, total.size, asks)
     refused = {**state.sum.refused, **received.refused}
     received = received._replace(answered=alive, refused=refused, bytes_up=up, bytes_down=down)
     line = Round(asks.round, info.objective, info.gap, info.risks, info.lam, *received)
@@ -108,6 +122,18 @@ def receive(state: State, total: Array) -> tuple[State, Info | None]:
     else:
         state = state._replace(history=(*state.history, line))
     return state, info if info.done else None
+
+
+def at_level(state: State, level: float) -> PooledTraining:
+    """Return what is carried to the next round, whose numbers are small around `level`."""
+    tilt = state.pooled.tilt
+    level = level if tilt.tau is not None else 0.0
+    return state.pooled._replace(tilt=tilt._replace(level=level), tried=LevelSearch())
+
+
+def in_sum(state: State) -> tuple[str, ...]:
+    """Return the sites whose numbers are in the sum."""
+    return tuple(site for site in state.sites if site in state.sum.masked)
 
 
 def _check_weights(total: Array, tilt: SumSettings, share: float) -> None:
@@ -160,7 +186,7 @@ def _tol(state: State) -> float:
     return resolution.options_now(state).tol
 
 
-def _bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:
+def sum_bytes(state: State, numbers: int, asks: Broadcast) -> tuple[int, int]:
     """Return the bytes that all sites sent and were sent for a sum: its numbers alone."""
     sites = len(state.sum.masked)
     return 8 * numbers * sites, (asks.bytes + 8 * numbers * sites) * sites

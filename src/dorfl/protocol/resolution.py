@@ -196,11 +196,17 @@ def unused(study: Study) -> tuple[str, ...]:
     return (f"{listed}: has no part in training by method {words.name!r}{still}, but by {whose}",)
 
 
+def is_adversarial(study: Study) -> bool:
+    """Return whether the study's mixture is the worst one."""
+    words = study.method
+    rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
+    return rule == "agnostic"
+
+
 def chosen(agreed: Agreement) -> Choice:
     """Return the method for columns with the scales agreed on, and why."""
     study, words = agreed.study, agreed.study.method
-    rule = words.mixture if words.mixture != "auto" else defaults.RULES[words.name]
-    worst = rule == "agnostic"
+    worst = is_adversarial(study)
     mixture = mixing.capped(words.cap, words.by) if worst else mixing.fixed(by=words.by)
     return defaults.method_for(
         scales_of(agreed),

@@ -105,9 +105,9 @@ def _no_network(study: Study, policy: Policy) -> str | None:
     """Return why the site does not train the study's network, or None."""
     if not policy.networks:
         return (
-            "this site trains no networks: every update has more numbers than the rows that it is "
-            "made of, and the coordinator could work them out. A person there may allow it all the "
-            "same: networks = true in site.toml"
+            "this site trains no networks: every update, and every sum of updates, has more "
+            "numbers than the rows that it is made of, which could be worked out. A person there "
+            "may allow it all the same: networks = true in site.toml"
         )
     if (study.training.max_rounds or 0) > MAX_ROUNDS:
         return f"a network has more rounds than {MAX_ROUNDS}"

@@ -61,7 +61,7 @@ class Policy(NamedTuple):
         "of them; allow them for a consortium with a contract.",
     ] = False
     networks: Annotated[
-        bool, "Neural networks in open studies, whose updates have more numbers than the rows."
+        bool, "Neural networks, whose updates have more numbers than the rows."
     ] = False
     release_figures: Annotated[
         bool, "This site's own accuracy and loss, rounded, at the end of a summed study."

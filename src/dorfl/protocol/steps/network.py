@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dorfl.data.validation import Clients
+from dorfl.federated import pooled
 from dorfl.federated.messages import Broadcast, Report
+from dorfl.linear.curvature import Shape
 from dorfl.linear.group import Group
 from dorfl.networks.layered import Layered, layered
-from dorfl.protocol import resolution
+from dorfl.protocol import pooled_rounds, resolution
 from dorfl.protocol.messages import NOT_ASKED, Agreement, Finished, Outcome, Refused, Request
 from dorfl.protocol.reply_validation import MAX_RISK
-from dorfl.protocol.state import NetworkTraining, State
+from dorfl.protocol.state import ALL_SITES, NetworkTraining, State
 from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Sites, Step
 from dorfl.solvers.base import Task
 from dorfl.support import wire
@@ -53,6 +55,9 @@ class NetworkRound(Step):
     answer = Report
     sends = "an update of the network and its risk; at the end the risk alone"
     may_refuse = True
+    is_summed = True
+    bits = 40
+    sums_without = True
 
     def is_due(self, state: State) -> bool:
         """Return whether a network is trained."""
@@ -65,8 +70,10 @@ class NetworkRound(Step):
         agreed, counts = state.agreed, np.array(state.counted_rows)
         problem = layered(resolution.problem_of(agreed))
         plan = plan_of(agreed, counts, state.study.training.l2)
-        setting = server.ServerSettings(problem.method, plan, state.sites, counts)
+        setting = server.ServerSettings(problem.method, plan, *_clients(state))
         before = server.begin(setting, tabular.start(problem, plan.seed))
+        if state.study.privacy.summed:
+            state = pooled_rounds.begin(state)
         state = state.agree(decay=plan.l2)
         return state._replace(server=None, network_training=_plain(before))
 
@@ -135,13 +142,14 @@ class NetworkRound(Step):
         from dorfl.networks.client import Reply, in_order  # noqa: PLC0415 - imports torch
 
         now, setting = training(state), _setting(state)
-        for site in sorted(refused.keys() - now.answered.keys()):
+        summed = state.study.privacy.summed
+        for site in sorted(set() if summed else refused.keys() - now.answered.keys()):
             raise ValueError(f"site {site!r} does not take part: {refused[site]}")
         if now.round == setting.plan.rounds:
             return _ended(state, setting, {site: one.value for site, one in answers.items()})
         reports = {
             i: (torch.from_numpy(answers[site].vector), answers[site].value)
-            for i, site in enumerate(state.sites)
+            for i, site in enumerate(setting.names)
             if site in answers
         }
         usual, absurd = server.find_absurd(reports, server.TypicalSizes(*now.usual))
@@ -151,12 +159,50 @@ class NetworkRound(Step):
             update, risk = reports[i]
             reply = Reply([i], update[None], torch.tensor([risk], dtype=torch.float64))
             server.add_replies(setting.plan, sent, received, reply)
-        unused = {state.sites[i]: reason for i, reason in absurd.items()}
+        unused = {setting.names[i]: reason for i, reason in absurd.items()}
         after, line = server.step(setting, before, sent, received, {**refused, **unused})
+        if summed:
+            up, down = pooled_rounds.sum_bytes(state, self.size(state), broadcast(state))
+            replied = pooled_rounds.in_sum(state)
+            line = line._replace(answered=replied, bytes_up=up, bytes_down=down)
         answered = now.answered | dict.fromkeys(line.answered, line.round)
         now = _plain(after)
         now = now._replace(usual=(usual.length, usual.risk), answered=answered)
         return state._replace(network_training=now, history=(*state.history, line))
+
+    def sum_settings(self, state: State) -> dict[str, Any]:
+        """Return how updates are weighted."""
+        return {"tilt": state.pooled.tilt}
+
+    def size(self, state: State) -> int:
+        """Return the numbers of an update and a risk, with their weight."""
+        task = broadcast(state).task
+        return pooled.size(task, _shape(task))
+
+    def encode(self, site: LocalSite, request: Request, answer: Report) -> Array:
+        """Return the update and the risk, times the site's share of rows."""
+        assert request.broadcast is not None
+        task, summing = request.broadcast.task, request.sum
+        share = min(answer.rows, summing.most) / summing.rows
+        try:
+            return pooled.terms(answer, np.log(share), task, summing.tilt, _shape(task))
+        except OverflowError:
+            return self.out_of_range(site, request)
+
+    def out_of_range(self, site: LocalSite, request: Request) -> Array:
+        """Return a flag, which does not show whose numbers are out of range."""
+        assert request.broadcast is not None
+        task = request.broadcast.task
+        return pooled.beyond(task, _shape(task))
+
+    def decode(self, state: State, total: Array) -> tuple[State, Report | None]:
+        """Return the weighted means as the report of one client with all rows."""
+        asks = broadcast(state)
+        state, found = pooled_rounds.read(state, total, asks, _shape(asks.task))
+        if found is None:
+            return state, None
+        report = found.report._replace(vector=found.report.vector.astype(np.float32))
+        return state._replace(pooled=pooled_rounds.at_level(state, report.value)), report
 
 
 def is_due(state: State) -> bool:
@@ -263,9 +309,10 @@ def _ended(state: State, setting: network_server.ServerSettings, values: dict[st
     from dorfl.networks import server  # noqa: PLC0415 - imports torch
 
     now = training(state)
-    risks = np.array([values.get(s, old) for s, old in zip(state.sites, now.risks, strict=True)])
+    names = setting.names
+    risks = np.array([values.get(s, old) for s, old in zip(names, now.risks, strict=True)])
     objective, gap = server.objective_and_gap(setting.method, risks, now.lam)
-    missing = {s: now.answered[s] for s in state.sites if s not in values}
+    missing = {s: now.answered[s] for s in names if s not in values}
     outcome = Outcome(
         theta=now.mean,
         lam=now.lam,
@@ -296,8 +343,22 @@ def _problem(state: State) -> Layered:
 def _setting(state: State) -> network_server.ServerSettings:
     from dorfl.networks.server import ServerSettings  # noqa: PLC0415 - imports torch
 
-    counts, method, agreed = np.array(state.counted_rows), _problem(state).method, state.agreed
-    return ServerSettings(method, plan_of(agreed, counts, agreed.decay), state.sites, counts)
+    agreed, plan_counts = state.agreed, np.array(state.counted_rows)
+    plan = plan_of(agreed, plan_counts, agreed.decay)
+    return ServerSettings(_problem(state).method, plan, *_clients(state))
+
+
+def _clients(state: State) -> tuple[tuple[str, ...], Array]:
+    """Return the server's clients and their rows: all sites, of which a sum is one."""
+    counts = np.array(state.counted_rows)
+    if state.study.privacy.summed:
+        return (ALL_SITES,), counts.sum(keepdims=True)
+    return state.sites, counts
+
+
+def _shape(task: Task) -> Shape:
+    """Return the layout of an update; the last round has none."""
+    return Shape(1, task.theta.size if task.kind == "local" else 0)
 
 
 def _plain(state: network_server.ServerState) -> NetworkTraining:
