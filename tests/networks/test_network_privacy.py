@@ -82,7 +82,7 @@ def test_an_update_is_the_report_of_the_mechanism():
     plan = Plan().changed(privacy=WEAK)
     local = prepare(blobs(), methods.erm(), model(), plan)
     theta = local.network.start()
-    reply = local.reply(theta, 3, [2, 0], local.begin()[[2, 0]], None)
+    reply = local.reply(theta, 3, [2, 0], local.begin()[[2, 0]])
     values, gradients = WEAK.report(local.select([2, 0]), theta.numpy().astype(float), 3)
     assert reply.risks.numpy() == pytest.approx(values, abs=1e-6)
     assert reply.updates.numpy() == pytest.approx(gradients, abs=1e-6)

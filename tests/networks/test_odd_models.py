@@ -213,14 +213,14 @@ def sentences(seed):
 @pytest.mark.parametrize(
     ("model", "clients", "given"),
     [
-        (Words, {"a": sentences(0), "b": sentences(1)}, {"inner_layer": "table"}),
-        (Pair, {"a": (pictures()[0][:, 0, 0], pictures()[1])}, {}),
+        (Words, {"a": sentences(0), "b": sentences(1)}, {"method": methods.erm()}),
+        (Pair, {"a": (pictures()[0][:, 0, 0], pictures()[1])}, {"method": MOVING}),
     ],
     ids=["embedding", "two-inputs"],
 )
 def test_rows_that_are_no_pictures_train_are_kept_and_come_back(model, clients, given, tmp_path):
-    """Integers by an embedding, which transport moves; two inputs in one array."""
-    trained = fit(model, MOVING, clients, **given)
+    """Integers by an embedding; two inputs in one array."""
+    trained = fit(model, clients=clients, **given)
     rows = clients["a"][0]
     back = networks.load(networks.save(trained, tmp_path / "model"), model)
     assert np.array_equal(back(torch.as_tensor(rows)).detach(), trained.decision(rows))

@@ -56,7 +56,6 @@ def train(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    inner_layer: str | None = None,
     name: str | None = None,
 ) -> Message:
     """Return the reply to any message of a :class:`~dorfl.flower.strategy.RobustStrategy`.
@@ -75,7 +74,7 @@ def train(
         The network, or a function that makes one; its parameters are set to the server's.
     plan
         How the network is trained; see :class:`~dorfl.networks.Plan`. The server's must be equal.
-    loss, score, inner_layer
+    loss, score
         As for :func:`dorfl.networks.train`.
     classes
         The labels; by default 0, 1, …, as many as the model has outputs.
@@ -105,7 +104,7 @@ def train(
         if step == "train":
             agreed = _agreed(message, context) if seeking is not None else None
             _load(module, message)
-            options |= {"score": score, "inner_layer": inner_layer, "agreed": agreed}
+            options |= {"score": score, "agreed": agreed}
             local = prepare(data, method, module, plan, **options)
             content = _train(message, context, local)
         elif step == "statistics":

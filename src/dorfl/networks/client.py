@@ -30,7 +30,7 @@ from dorfl.networks.device import array, mapped, seeded, tensor, wide
 from dorfl.networks.model import Network
 from dorfl.networks.optimizers import SGD, at_round
 from dorfl.networks.plan import NetworkPlan
-from dorfl.networks.supremum import Ascent, RobustLoss, TransportGeometry
+from dorfl.networks.supremum import Ascent, RobustLoss
 from dorfl.networks.tilt import RowTilt
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import tilted_mean
@@ -215,13 +215,9 @@ class LocalClients:
         """Return f of these rows for a loss of 0, if risks are reported without it."""
         if not self.by_loss:
             return None
-        robust = self.robust
-        if robust.geometry.frozen:  # no row has moved for its loss
+        if self.robust.geometry.frozen:  # no row has moved for its loss
             return ascent.level
-        if self.network.layer is not None:  # a score is on the inputs, which then do not move
-            frozen = TransportGeometry(robust.geometry.root.new_zeros(()), frozen=True)
-            robust = replace(robust, geometry=frozen)
-        return robust.without_loss(batch.x, batch.y, self._center(batch)).detach()
+        return self.robust.without_loss(batch.x, batch.y, self._center(batch)).detach()
 
     def _center(self, batch: Batch) -> Tensor | None:
         """Return ξ̄ of the rows of a batch, if the score has a centre."""
@@ -235,7 +231,7 @@ class LocalClients:
     def losses(self, theta: Tensor | None, ascent: Ascent, batch: Batch) -> Tensor:
         """Return l of the moved rows."""
         x = mapped(Tensor.detach, ascent.x)
-        return self.robust.losses(self.network, theta, x, batch.y, ascent.shift)
+        return self.robust.losses(self.network, theta, x, batch.y)
 
     def _gradient(
         self, own: Tensor, ascent: Ascent, batch: Batch, means: Tensor
@@ -389,12 +385,11 @@ class LocalClients:
     ) -> Array:
         """Return Σ_j p_j g_j, each row's gradient g_j clipped to length `max_length`."""
 
-        def loss(at: Tensor, x: Any, y: Tensor, *shift: Tensor) -> Tensor:
-            own = tree_map(lambda leaf: leaf[None, None], (x, y, *shift))
+        def loss(at: Tensor, x: Any, y: Tensor) -> Tensor:
+            own = tree_map(lambda leaf: leaf[None, None], (x, y))
             return self.robust.losses(self.network, at[None], *own)[0, 0]
 
-        moved = (ascent.x, batch.y) if ascent.shift is None else (ascent.x, batch.y, ascent.shift)
-        rows = tree_map(lambda leaf: leaf.detach()[0], moved)
+        rows = tree_map(lambda leaf: leaf.detach()[0], (ascent.x, batch.y))
         by_row = grad(loss)
         size, total = max(1, MAX_ROW_GRADIENTS // len(theta)), np.zeros(len(theta))
         for first in range(0, len(weights), size):
@@ -402,7 +397,7 @@ class LocalClients:
             p = tensor(weights[first : first + size], theta)
             with self.network.evaluating():
                 try:
-                    slopes = vmap(by_row, (None, *[0] * len(part)))(theta, *part)
+                    slopes = vmap(by_row, (None, 0, 0))(theta, *part)
                 except RuntimeError:  # a module that cannot be batched over rows
                     each = [tree_map(lambda leaf, j=j: leaf[j], part) for j in range(len(p))]
                     slopes = torch.stack([by_row(theta, *one) for one in each])

@@ -47,14 +47,9 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
 
 
 class Network:
-    """A module whose trainable parameters are one vector; see :meth:`outputs`.
+    """A module whose trainable parameters are one vector; see :meth:`outputs`."""
 
-    `layer` names a submodule whose output transport moves, instead of the inputs.
-    """
-
-    def __init__(
-        self, module: nn.Module, layer: str | None = None, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
         self.module = copy.deepcopy(module)
         if device is not None:
             self.module = self.module.to(device)
@@ -80,8 +75,6 @@ class Network:
         self._trained = list(trained.values())
         self._start = torch.cat([p.detach().reshape(-1) for p in self._trained])
         self._loaded: Tensor | None = None
-        self.layer = layer
-        self._place = None if layer is None else self.module.get_submodule(layer)
         self.convolves = any(isinstance(part, CONVOLUTIONS) for part in self.module.modules())
         self.has_user_code = not all(
             type(part).__module__.startswith("torch.nn.") for part in self.module.modules()
@@ -106,40 +99,25 @@ class Network:
         pieces = theta.split(self.sizes)
         return {n: v.view(s) for n, v, s in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
+    def outputs(self, theta: Tensor | None, x: Any) -> Tensor:
         """Return outputs of rows (clients, n, …), each client at its own θ (clients, P).
 
-        One θ for all is given as (1, P). None means the θ of :meth:`load`. `shift` is added to the
-        output of the submodule `layer`.
+        One θ for all is given as (1, P). None means the θ of :meth:`load`.
         """
         first = x if isinstance(x, Tensor) else tree_leaves(x)[0]
-        return self.flat_outputs(theta, x, shift).unflatten(0, first.shape[:2])
+        return self.flat_outputs(theta, x).unflatten(0, first.shape[:2])
 
-    def flat_outputs(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
+    def flat_outputs(self, theta: Tensor | None, x: Any) -> Tensor:
         """Return outputs like :meth:`outputs`, for all clients in one batch, (clients · n, …)."""
         if theta is None or len(theta) == 1:
-            own = None if theta is None else theta[0]
-            return self._call(own, joined(x), None if shift is None else shift.flatten(0, 1))
-        given = (theta, x) if shift is None else (theta, x, shift)
+            return self._call(None if theta is None else theta[0], joined(x))
         if not self._one_by_one:
             try:
-                return vmap(self._call, randomness="different")(*given).flatten(0, 1)
+                return vmap(self._call, randomness="different")(theta, x).flatten(0, 1)
             except RuntimeError:  # a recurrent layer, or a choice that depends on the rows
                 self._one_by_one = True
-        parts = [tree_map(itemgetter(k), given) for k in range(len(theta))]
+        parts = [tree_map(itemgetter(k), (theta, x)) for k in range(len(theta))]
         return torch.cat([self._call(*own) for own in parts])
-
-    def embed(self, x: Any) -> Tensor:
-        """Return the output of the submodule `layer` for rows (clients, n, …), or the rows."""
-        if self._place is None:
-            return x
-        seen: list[Tensor] = []
-        hook = self._place.register_forward_hook(lambda _m, _i, out: seen.append(out))
-        try:
-            call(self.module, joined(x))
-        finally:
-            hook.remove()
-        return seen[0].detach().unflatten(0, tree_leaves(x)[0].shape[:2])
 
     def module_at(self, theta: Tensor) -> nn.Module:
         """Return a copy of the module with the parameters θ, in eval mode."""
@@ -167,19 +145,12 @@ class Network:
                 part.training = training
             torch.backends.mha.set_fastpath_enabled(short)
 
-    def _call(self, theta: Tensor | None, x: Any, shift: Tensor | None = None) -> Tensor:
-        hook = None
-        if shift is not None and self._place is not None:
-            hook = self._place.register_forward_hook(lambda _m, _i, out: out + shift)
-        try:
-            if theta is None:
-                out = call(self.module, x)
-            else:
-                own = self.parameters(theta)
-                out = call(lambda *a, **k: functional_call(self.module, own, a, k), x)
-        finally:
-            if hook is not None:
-                hook.remove()
+    def _call(self, theta: Tensor | None, x: Any) -> Tensor:
+        if theta is None:
+            out = call(self.module, x)
+        else:
+            own = self.parameters(theta)
+            out = call(lambda *a, **k: functional_call(self.module, own, a, k), x)
         if not isinstance(out, Tensor):
             raise ValueError(
                 f"model: returns a {type(out).__name__}, and one tensor (rows, outputs) is "

@@ -14,28 +14,21 @@ from dorfl.networks.aggregation import Aggregator
 from dorfl.networks.optimizers import Adam, Optimizer, adam, sgd
 from dorfl.networks.tilt import RowRisk
 
-RENAMED = {  # names of options in dorfl 0.1 and in other libraries
-    "accuracy": "inner_tol",
-    "ascent": "mixture_lr",
-    "at": "inner_layer",
-    "at_once": "max_parameters",
+RENAMED = {  # names of options in other libraries
     "batch": "batch_size",
-    "bounds": "input_bounds",
-    "climb": "inner_steps",
     "epochs": "local_epochs",
     "epochs_per_round": "local_epochs",
     "fraction_fit": "participation",
     "fraction_train": "participation",
     "learning_rate": "lr",
-    "local": "optimizer",
     "max_rounds": "rounds",
-    "memory": "risk_momentum",
-    "most": "max_loss",
     "num_rounds": "rounds",
-    "server": "server_optimizer",
     "steps": "local_steps",
 }
-REMOVED = {"scaffold": "local_steps=1 (the default), with which no client drifts"}
+REMOVED = {
+    "inner_layer": "the layer's output as the clients' rows, which transport then moves",
+    "scaffold": "local_steps=1 (the default), with which no client drifts",
+}
 _WHOLE = ("rounds", "batch_size", "local_epochs", "local_steps", "inner_steps", "seed")
 WEIGHTING = (None, "renormalised", "unbiased")
 

@@ -77,7 +77,6 @@ def resolve(
     regression_loss: str,
     measurable: Array,
     own_score: bool = False,
-    inner_layer: str | None = None,
 ) -> Resolved:
     """Return the method that a neural network is trained by.
 
@@ -94,8 +93,6 @@ def resolve(
         (inputs,) True for inputs that are real numbers to the network.
     own_score
         Whether the user gives an outlier score as a function of tensors, in place of the method's.
-    inner_layer
-        Submodule whose output transport moves, if it is not the inputs.
 
     Returns
     -------
@@ -108,9 +105,7 @@ def resolve(
     present = np.unique(labels) if rows.classes else np.empty(0)
     wanted = method.outliers != 0.0 and method.score is not None
     reason = None
-    if inner_layer is not None:
-        reason = "transport moves a layer's output (inner_layer=), a quadratic score is on inputs"
-    elif not measurable.any():
+    if not measurable.any():
         reason = "the model has no gradient with respect to its inputs, as for token ids"
     elif rows.classes and len(present) < 2:
         reason = "all rows have the same label"

@@ -122,7 +122,6 @@ class Ascent(NamedTuple):
     """Result of the ascent: f is the loss at the moved rows plus `level`."""
 
     x: Any  # (clients, n, …) moved rows
-    shift: Tensor | None  # What is added to the output of the inner layer; None if the inputs move
     level: Tensor  # (clients, n) −h − ½ |u|² − penalty
     slope: Tensor  # (clients, n) ½ |∇|² in the metric of the cost, at the last point evaluated
     concavity: Tensor  # (clients, n) smallest concavity along the steps, in the same metric
@@ -148,11 +147,9 @@ class RobustLoss:
     tol: float = 0.0
     bounds: tuple[float, float] | None = None  # Of inputs; a row outside moves no farther out
 
-    def losses(
-        self, network: Network, theta: Tensor | None, x: Any, y: Tensor, shift: Tensor | None = None
-    ) -> Tensor:
+    def losses(self, network: Network, theta: Tensor | None, x: Any, y: Tensor) -> Tensor:
         """Return l of rows (clients, n, …), each client at its θ (clients, P)."""
-        out = network.flat_outputs(theta, x, shift)
+        out = network.flat_outputs(theta, x)
         return self.bounded(out, y.flatten(0, 1)).view(y.shape[:2])
 
     def bounded(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -185,31 +182,25 @@ class RobustLoss:
         concave f. Without a network there is no loss.
         """
         theta = theta.detach()
-        inputs_move = network is None or network.layer is None
         start, penalty = self.geometry.start(x, center)
         if self.geometry.frozen or (network is None and self.score is None):
             zero = self.geometry.root.new_zeros(y.shape[:2])
             level = zero - penalty if self.score is None else -self.scores(start, y) - penalty
-            return Ascent(start, None, level, zero, torch.ones_like(zero), 0)
-
-        def moved(u: Tensor) -> tuple[Tensor, Tensor | None]:
-            step = self.geometry.move(u)
-            return (start + step, None) if inputs_move else (start, step)
+            return Ascent(start, level, zero, torch.ones_like(zero), 0)
 
         def objective(u: Tensor) -> tuple[Tensor, Tensor]:
             """Return the objective up to the penalty, and its gradient."""
-            at, shift = moved(u)
-            free = (at if shift is None else shift).requires_grad_(True)
+            at = (start + self.geometry.move(u)).requires_grad_(True)
             value = u.new_zeros(y.shape[:2])
             if network is not None:
-                value = value + self.losses(network, theta, at, y, shift)
-            if shift is None and self.score is not None:
+                value = value + self.losses(network, theta, at, y)
+            if self.score is not None:
                 value = value - self.scores(at, y)
-            (slope,) = torch.autograd.grad(value.sum(), free)
+            (slope,) = torch.autograd.grad(value.sum(), at)
             return value.detach() - 0.5 * _dot(u, u), self.geometry.move(slope).sub_(u)
 
-        box = None if self.bounds is None or not inputs_move else self._box(start)
-        u = torch.zeros_like(start if network is None or inputs_move else network.embed(x))
+        box = None if self.bounds is None else self._box(start)
+        u = torch.zeros_like(start)
         value, gradient = objective(u)
         slope = 0.5 * _dot(gradient, gradient)
         length = torch.full_like(value, self.lr)
@@ -248,10 +239,9 @@ class RobustLoss:
                 gradient = torch.where(better[by_row], trial_gradient, gradient)
                 value = torch.where(better, trial_value, value)
             slope = 0.5 * _dot(gradient, gradient)
-        at, shift = moved(u)
-        own = self.scores(at, y) if shift is None else self.scores(x, y)
-        level = -own - 0.5 * _dot(u, u) - penalty
-        return Ascent(at, shift, level, slope, concavity.clamp(max=1.0), step)
+        at = start + self.geometry.move(u)
+        level = -self.scores(at, y) - 0.5 * _dot(u, u) - penalty
+        return Ascent(at, level, slope, concavity.clamp(max=1.0), step)
 
     def _box(self, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return the bounds in u around rows; each row itself is within them."""

@@ -48,7 +48,7 @@ NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
 PROBED = 64  # rows at which the gradient of the outputs by the inputs is computed
 NO_TRANSPORT = (
     "rho: the model's outputs have no gradient by its inputs, so transport cannot move them; "
-    "name a submodule whose output can move (inner_layer=), or do without (rho=inf)"
+    "give rows that can move, such as the outputs of its embedding, or do without (rho=inf)"
 )
 
 
@@ -136,7 +136,6 @@ def train(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    inner_layer: str | None = None,
     collate: Collate | None = None,
     validation: Any = None,
     evaluate_every: int = 0,
@@ -169,8 +168,6 @@ def train(
         h as a function of (rows, labels) on tensors, instead of the method's.
     classes
         The labels, if the clients do not have them all.
-    inner_layer
-        Name of the submodule whose output transport moves, instead of the inputs.
     collate
         Function that makes a batch (x, y) of a list of rows of a data set. x is a tensor, a tuple
         (arguments of the model) or a dict (keyword arguments).
@@ -218,7 +215,6 @@ def train(
         loss=loss,
         score=score,
         classes=classes,
-        inner_layer=inner_layer,
         collate=collate,
         validation=validation,
     )
@@ -363,7 +359,6 @@ def prepare(
     loss: str | RowLoss = "softmax",
     score: Any = None,
     classes: Any = None,
-    inner_layer: str | None = None,
     collate: Collate | None = None,
     validation: Any = None,
     agreed: Agreed | None = None,
@@ -375,7 +370,7 @@ def prepare(
     """
     if isinstance(loss, str) and loss not in LOSSES:
         raise ValueError(f"loss={loss!r} is unknown; choose one of {', '.join(LOSSES)}")
-    network = Network(models.make(model, plan.seed), inner_layer, resolve(plan.device))
+    network = Network(models.make(model, plan.seed), resolve(plan.device))
     theta = network.start()
     own = not isinstance(loss, str)
     classify = loss in ("softmax", "logistic") or (own and classes is not None)
@@ -403,7 +398,7 @@ def prepare(
         _check_outputs(network, rows, loss, moving=False)
         given, notes = _resolve(given, network, rows, loss, score is not None)
     method = check_method(given)
-    _check_outputs(network, rows, loss, moving=inner_layer is None and bool(method.rho < np.inf))
+    _check_outputs(network, rows, loss, moving=bool(method.rho < np.inf))
     if plan.privacy is not None:
         _check_private(method, network, score)
     hessian = None
@@ -411,16 +406,9 @@ def prepare(
         hessian = method.score.hessian(rows.dims)
         if not rows.plain:
             raise ValueError("score: rows are not one tensor each, of one shape; give `score`")
-    if inner_layer is not None and hessian is not None:
-        raise ValueError(
-            "inner_layer: a quadratic score is on the inputs, transport is not; give `score`"
-        )
-    moving_dims = rows.dims
-    if inner_layer is not None:
-        moving_dims = network.embed(rows.batch([0], [np.arange(1)]).x).numel()
     robust = RobustLoss(
         LOSSES[loss] if isinstance(loss, str) else loss,
-        transport_geometry(method.rho, method.cost, hessian, moving_dims, theta),
+        transport_geometry(method.rho, method.cost, hessian, rows.dims, theta),
         row_score(method.score if score is None else score, rows, agreed),
         plan.max_loss,
         plan.inner_steps,
@@ -524,7 +512,6 @@ def _resolve(
         regression_loss="squared" if loss == "squared" else "huber",
         measurable=measurable,
         own_score=own_score,
-        inner_layer=network.layer,
     )
 
 
@@ -573,7 +560,7 @@ def oracle(
     >>> small.evaluate(small.problem.start).gradients.shape
     (3, 18)
     """
-    names = {"loss", "score", "classes", "inner_layer", "collate"} & given.keys()
+    names = {"loss", "score", "classes", "collate"} & given.keys()
     own = {name: given.pop(name) for name in names}
     return prepare(clients, method, model, (plan or NetworkPlan()).changed(**given), **own)
 
