@@ -39,22 +39,7 @@ def pack(arrays: Mapping[str, Any]) -> ArrayRecord:
 def unpack(
     content: RecordDict, key: str, like: Mapping[str, Form] | None = None
 ) -> dict[str, Numbers]:
-    """Return the arrays of a record; all of them are finite.
-
-    Parameters
-    ----------
-    content
-        The content of a message.
-    key
-        The record's name.
-    like
-        The names and forms that the arrays must have; None accepts any.
-
-    Raises
-    ------
-    ValueError
-        If the record is missing, or an array is not of its form or not finite.
-    """
+    """Return the arrays of a record; ValueError unless they are there, finite and like `like`."""
     record = content.get(key)
     if not isinstance(record, ArrayRecord):
         raise ValueError(f"{key}: the message has no arrays of this name")

@@ -247,23 +247,9 @@ def gather(
     collate: Collate | None = None,
     device: torch.device | None = None,
 ) -> ClientRows:
-    """Return clients as :class:`ClientRows`, every one checked.
+    """Return clients, as :func:`dorfl.networks.train` takes them, with every one checked.
 
-    Parameters
-    ----------
-    clients
-        Mapping of name to (X, y), PyTorch data set or `DataLoader`, or a list of these. Of a loader
-        the data set, `collate_fn` and `num_workers` are used.
-    dtype
-        Type of floating-point inputs.
-    classify
-        Whether labels are classes.
-    classes
-        All labels. If they are not given, every label is read once.
-    collate
-        Function that makes a batch (x, y) of a list of rows of a data set.
-    device
-        Where batches are put; the CPU by default.
+    Without `classes` every label is read once.
 
     >>> rows = gather([([[0.0], [1.0]], ["no", "yes"])], torch.float32, classify=True)
     >>> rows.known(0)[1].tolist(), rows.classes.tolist()

@@ -24,11 +24,6 @@ from dorfl.support.types import Array
 def resolve(name: str) -> torch.device:
     """Return the device; "auto" is the first of CUDA, MPS and the CPU that is there.
 
-    Raises
-    ------
-    ValueError
-        If there is no such device.
-
     >>> resolve("cpu")
     device(type='cpu')
     """

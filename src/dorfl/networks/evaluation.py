@@ -122,30 +122,15 @@ class _Block(NamedTuple):
 
     labels: Tensor
     losses: Array
-    lowest: Tensor  # smallest, largest and mean output in every position
-    highest: Tensor
-    mean: Tensor
+    shape: torch.Size  # of the outputs
+    mean: Tensor  # mean output in every position
     codes: Array | None  # predicted class numbers, if a row has one label
 
 
 def diagnose(local: LocalClients, theta: Tensor, lam: Array, weights: list[Array]) -> list[str]:
-    """Return warnings about a trained network.
+    """Return a sentence for each defect of a trained network, with what to try.
 
-    Parameters
-    ----------
-    local
-        The clients with their rows.
-    theta
-        Trained parameters.
-    lam
-        (clients,) mixture λ.
-    weights
-        For each client, the sample weights p of its rows, which sum to 1.
-
-    Returns
-    -------
-    list of str
-        One sentence for each defect, with what to try; empty if there is none.
+    `weights` has for each client the sample weights p of its rows, which sum to 1.
     """
     rows = local.rows
     relative = np.concatenate([len(p) * p for p in weights])  # 1: counts in full
@@ -181,7 +166,7 @@ def _block(rows: ClientRows, out: Tensor, y: Tensor, losses: Array) -> _Block:
     codes = None
     if len(rows.classes) and out.ndim == 2 and y.ndim == 1:
         codes = array(out.argmax(1) if out.shape[1] > 1 else (out[:, 0] > 0).long())
-    return _Block(y, losses, out.amin(0), out.amax(0), out.mean(0), codes)
+    return _Block(y, losses, out.shape, out.mean(0), codes)
 
 
 def _constant(local: LocalClients, blocks: list[_Block], mean: Array, loss: float) -> list[str]:
@@ -190,11 +175,6 @@ def _constant(local: LocalClients, blocks: list[_Block], mean: Array, loss: floa
         blocks = [
             block._replace(mean=block.mean.flatten(0, -2).mean(0, keepdim=True)) for block in blocks
         ]
-    else:
-        lowest = torch.stack([block.lowest for block in blocks]).amin(0)
-        highest = torch.stack([block.highest for block in blocks]).amax(0)
-        if bool((highest - lowest <= NO_BETTER * (1.0 + lowest.abs())).all()):
-            return [f"the network has the same outputs for every row. {_ADVICE}"]
     constant = _best_constant_loss(local, blocks, mean)
     if not np.isfinite(constant) or loss < constant - NO_BETTER * abs(constant):
         return []
@@ -218,8 +198,7 @@ def _best_constant_loss(local: LocalClients, blocks: list[_Block], mean: Array) 
             outputs.grad = None
             total = outputs.new_zeros(())
             for block, weight in zip(blocks, weights, strict=True):
-                shape = (*block.labels.shape[:1], *block.lowest.shape)
-                loss = weight @ local.robust.loss(outputs.expand(shape), block.labels)
+                loss = weight @ local.robust.loss(outputs.expand(block.shape), block.labels)
                 loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
                 total += loss.detach()
             found.append(float(total))

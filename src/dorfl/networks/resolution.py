@@ -78,26 +78,10 @@ def resolve(
     measurable: Array,
     own_score: bool = False,
 ) -> Resolved:
-    """Return the method that a neural network is trained by.
+    """Return the method, in the units of the inputs, that a neural network is trained by.
 
-    Parameters
-    ----------
-    method
-        An open method.
-    rows
-        The clients' rows.
-    regression_loss
-        The loss of the linear models that are compared in a regression: "squared" or "huber".
-        Classes are compared by the logistic or softmax loss.
-    measurable
-        (inputs,) True for inputs that are real numbers to the network.
-    own_score
-        Whether the user gives an outlier score as a function of tensors, in place of the method's.
-
-    Returns
-    -------
-    Resolved
-        A method in the units of the inputs, and one sentence for each part of the choice.
+    `measurable` (inputs,) tells which inputs are real numbers to the network, and `own_score`
+    whether the user gives a score of tensors in place of the method's.
     """
     if own_score:
         method = replace(method, score=None, outliers=0.0)

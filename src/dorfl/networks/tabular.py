@@ -79,23 +79,10 @@ def fit(
     model: Any = "mlp",
     progress: Callable[[Round], object] | None = None,
 ) -> NetworkFit:
-    """Train a network for `problem` on rows as the study prepared them.
+    """Train a network for a study's linear `problem` on rows as the study prepared them.
 
-    Parameters
-    ----------
-    clients
-        Rows by client.
-    problem
-        The linear problem of the study.
-    centers
-        ξ̄ by client.
-    plan
-        How the network is trained.
-    model
-        "mlp", a module, or a function that makes one, of the numbers of inputs and outputs if it
-        takes them. For two classes it may have one output or two.
-    progress
-        Called with every round as it ends.
+    `model` is "mlp", a module, or a function that makes one, of the numbers of inputs and outputs
+    if it takes them. For two classes it may have one output or two.
     """
     own = _made(model, problem, plan.seed)
     loss = _loss(problem)

@@ -51,19 +51,11 @@ class RowTilt:
     def weigh(
         self, f: Tensor, mask: Tensor, means: Tensor, without_loss: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the running means after this batch, and the rows' weights.
+        """Return the running means after this batch, and the weights of its rows (clients, n).
 
-        Parameters
-        ----------
-        f
-            (clients, n) suprema.
-        mask
-            (clients, n) 1 for a row, 0 for padding.
-        means
-            (clients, 2) logarithms of the running means of exp(f/τ) and exp(without_loss/τ), or
-            without a tilt the means of both; NaN before the first batch.
-        without_loss
-            (clients, n) f for a loss of 0, which is left out of the risk; None for 0.
+        `mask` is 0 for padding. `means` (clients, 2) are logarithms of the running means of
+        exp(f/τ) and exp(without_loss/τ), or without a tilt the means of both; NaN before the first
+        batch. `without_loss` (clients, n) is f for a loss of 0, left out of the risk.
         """
         if self.is_mean and len(f) == 1:  # no padding
             mean = f.mean(1)
