@@ -60,9 +60,9 @@ class Policy(NamedTuple):
         "Open reports show this site's own statistics to the coordinator, who could work rows out "
         "of them; allow them for a consortium with a contract.",
     ] = False
-    networks: Annotated[
-        bool, "Neural networks, whose updates have more numbers than the rows."
-    ] = False
+    networks: Annotated[bool, "Neural networks, whose updates have more numbers than the rows."] = (
+        False
+    )
     release_figures: Annotated[
         bool, "This site's own accuracy and loss, rounded, at the end of a summed study."
     ] = True
