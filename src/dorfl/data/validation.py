@@ -157,11 +157,6 @@ def loss_name(given: Any) -> str:
 
     Two classes are "logistic", more are "softmax", and numbers that are no classes are "huber".
 
-    Parameters
-    ----------
-    given
-        A list of (X, y), or a mapping of name to (X, y).
-
     >>> loss_name([([[1.0], [2.0], [3.0]], ["a", "b", "c"])])
     'softmax'
     """
