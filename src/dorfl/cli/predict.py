@@ -73,14 +73,15 @@ def predict(
         finally:
             if writer is not None:
                 writer.close()
-    for k, what in enumerate(("missing", "a level the model has not seen")):
-        found = [(name, int(count[k])) for name, count in strange.items() if count[k]]
-        if found:
-            most = sorted(found, key=lambda pair: -pair[1])
-            listed = ", ".join(f"{name} {count:,}" for name, count in most[:8])
+    missing, unseen = ({n: int(c[k]) for n, c in strange.items()} for k in (0, 1))
+    for what, found in (("missing", missing), ("a level the model has not seen", unseen)):
+        most = sorted(
+            ((n, count) for n, count in found.items() if count), key=lambda pair: -pair[1]
+        )
+        if most:
+            listed = ", ".join(f"{n} {count:,}" for n, count in most[:8])
             screen.note(f"{what}, in rows: {listed}{', …' if most[8:] else ''}")
     screen.say(f"{rows:,} rows scored into {out}")
-    missing, unseen = ({n: int(c[k]) for n, c in strange.items()} for k in (0, 1))
     screen.give({"rows": rows, "out": str(out), "missing": missing, "unseen": unseen})
 
 

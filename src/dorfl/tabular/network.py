@@ -14,14 +14,12 @@ import numpy as np
 
 from dorfl.federated.fit import Fit
 from dorfl.federated.simulation import Round
-from dorfl.networks.layered import Layered, layered
-from dorfl.protocol import constant_baseline
+from dorfl.networks.layered import layered
 from dorfl.protocol.settings import Study
 from dorfl.protocol.steps import finish, network
-from dorfl.support.types import Array
 from dorfl.tabular import results
 from dorfl.tabular.model import Model
-from dorfl.tabular.model.facts import ClientStatistics, LossComparison
+from dorfl.tabular.model.facts import ClientStatistics
 from dorfl.tabular.rows import Rows
 
 if TYPE_CHECKING:
@@ -70,32 +68,24 @@ def model_of(
         history=trained.history,
         l2=trained.plan.l2,
     )
-    weights = [trained.sample_weights[name] for name in rows.names]
     settings = {**made.facts.settings, "training": study.to_json()["training"]}
-    served, counts, learnt = _served(made, problem, fit, rows, weights)
+    clients, reports = [], []
+    for name, (X, y) in rows.clients.items():
+        weights = trained.sample_weights[name]
+        own = finish.client_statistics(
+            problem, fit.theta, X, problem.encode(y), weights, made.target, least=1
+        )
+        clients.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
+        reports.append(own)
+    total, learnt = results.totals(reports, fit.lam)
     facts = made.facts._replace(
         notes=(*made.facts.notes, network.NO_CERTIFICATE),
         choice=(network.describe_network(problem, trained.plan), *made.facts.choice),
-        clients=served,
-        weights=results.histogram(counts),
+        clients=tuple(clients),
+        weights=total,
         learnt=learnt,
         certificate=None,
         promise=None,
         settings=settings,
     )
     return replace(made, fit=fit, facts=facts)
-
-
-def _served(
-    made: Model, problem: Layered, fit: Fit, rows: Rows, weights: list[Array]
-) -> tuple[tuple[ClientStatistics, ...], list[tuple[int, ...]], LossComparison]:
-    """Return the statistics of clients, rows by weight, and the loss beside a constant's."""
-    served, counts, parts = [], [], []
-    for (name, (X, y)), p in zip(rows.clients.items(), weights, strict=True):
-        own = finish.client_statistics(
-            problem, fit.theta, X, problem.encode(y), p, made.target, least=1
-        )
-        served.append(ClientStatistics(name, len(y), own.learnt.loss, own.score))
-        counts.append(own.weights)
-        parts.append(own.learnt)
-    return tuple(served), counts, LossComparison(*constant_baseline.against(parts, fit.lam))

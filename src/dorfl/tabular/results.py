@@ -15,7 +15,7 @@ from dorfl.federated.fit import Fit
 from dorfl.linear.group import Group
 from dorfl.linear.problem import Problem
 from dorfl.protocol import constant_baseline, resolution
-from dorfl.protocol.messages import Agreement, Outcome
+from dorfl.protocol.messages import Agreement, Finished, Outcome
 from dorfl.protocol.state import State
 from dorfl.protocol.steps import certify, finish, network
 from dorfl.protocol.steps.network import risks_of
@@ -132,9 +132,7 @@ def _facts(state: State, centers: Array, notes: tuple[str, ...]) -> Facts:
     notes += _notes(state)
     weights = learnt = None
     if set(reports) == set(state.sites):
-        weights = histogram([reports[name].weights for name in state.sites])
-        parts = [reports[name].learnt for name in state.sites]
-        learnt = LossComparison(*constant_baseline.against(parts, state.outcome.lam))
+        weights, learnt = totals([reports[name] for name in state.sites], state.outcome.lam)
         if weights.low and not state.here:
             notes += (
                 f"sites report weights in blocks of at least {state.study.privacy.least} rows, so "
@@ -216,11 +214,13 @@ def _discounted(state: State) -> tuple[str, ...]:
     )
 
 
-def histogram(counts: Sequence[tuple[int, ...]]) -> Weights:
-    """Return the sum of the clients' counts of rows by weight, without bins of few rows."""
-    total = np.sum(counts, axis=0).tolist()
+def totals(reports: Sequence[Finished], lam: Array) -> tuple[Weights, LossComparison]:
+    """Return rows by weight, without bins of few rows, and the loss beside a constant's."""
+    total = np.sum([one.weights for one in reports], axis=0).tolist()
     shown = tuple(int(n) if n >= _MIN_BIN else 0 for n in total)
-    return Weights(finish.EDGES, shown, int(sum(total[:_BELOW_HALF])))
+    weights = Weights(finish.EDGES, shown, int(sum(total[:_BELOW_HALF])))
+    found = constant_baseline.against([one.learnt for one in reports], lam)
+    return weights, LossComparison(*found)
 
 
 def _guarantee(state: State) -> PaperCertificate | None:

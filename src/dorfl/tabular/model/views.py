@@ -119,7 +119,7 @@ def clients(model: Model) -> Table:
         score, count = None if of.score is None else Estimate(of.score, None, of.rows), []
         if held:
             score = held[0].clients.get(client)
-            count = [score.rows or None if score else 0]
+            count = [score.rows if score else 0]
         rows.append((client, of.rows or None, share, of.loss, *count, cell(score, classifies)))
     over, where = "all rows trained with", []
     if held:
