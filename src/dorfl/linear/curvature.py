@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
-from weakref import ref
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.blas import dspmv, dtrsv, sspmv, strsv
-from scipy.linalg.lapack import dtpttr, stpttr
+from scipy.linalg.blas import dspmv, dtrsv, sspmv
+from scipy.linalg.lapack import dtpttr
 
 from dorfl.linear import kernels
 from dorfl.support.types import Array
@@ -32,7 +31,6 @@ BUDGET = 32 * 2**20  # bytes that a client sends in a round, by default
 _MEMORY = 2**30  # bytes of all clients' curvature that a server keeps
 _COLLINEAR = 1e-9  # ridge against collinear columns, as a share of the diagonal
 _LEAST = 1e-280  # least curvature, so that it can be divided by
-_ROUGH = 1e-4  # squared relative error from which on single precision is replaced by double
 _DOUBLE = 2**17  # numbers up to which they are sent in double precision
 
 Sizes = tuple[int, ...]
@@ -279,67 +277,18 @@ class Base:
         """Return D⁻¹ v for a vector, or for every row of a matrix."""
         if max(self.sizes) == 1:
             return np.asarray(vectors / (self.scale * (self.packed + self.extra)))
-        found = self._back(vectors)
-        if self._factors[0][1].dtype == np.float64:
-            return found
-        left = vectors - self.multiply(found)  # iterative refinement of single precision
-        more = self._back(left)
-        if ((left * more).sum(axis=-1) > _ROUGH * (vectors * found).sum(axis=-1)).any():
-            vars(self)["_factors"] = _factors(self, np.dtype(np.float64))
-            return self._back(vectors)
-        return np.asarray(found + more)
-
-    def _back(self, vectors: Array) -> Array:
         out = np.empty(vectors.shape)
         for at, root in self._factors:
-            most = np.abs(vectors[..., at]).max(initial=1e-300)
-            part = (vectors[..., at].T / most).astype(root.dtype)
-            out[..., at] = _back_through(root, part).T * (most / self.scale)
+            out[..., at] = _back_through(root, vectors[..., at].T).T / self.scale
         return out
 
     @cached_property
     def _factors(self) -> list[tuple[slice, Array]]:
-        return _remembered(self.packed, self.extra) or _factors(self, self.packed.dtype)
-
-
-_recent: tuple[Any, ...] = ()  # of the last factorisation: owner, address, `extra`, factors
-
-
-def _remembered(packed: Array, extra: Array) -> list[tuple[slice, Array]] | None:
-    """Return the last factors if they are those of the same blocks, else None.
-
-    Rounds without new curvature need the same factors again. Arrays are never changed in place.
-    """
-    if not _recent:
-        return None
-    owner, place, added, found = _recent
-    same = owner() is _owner(packed) and place == (packed.ctypes.data, packed.size)
-    return found if same and np.array_equal(added, extra) else None
-
-
-def _factors(matrix: Base, precision: np.dtype[Any]) -> list[tuple[slice, Array]]:
-    global _recent
-    found, packed = [], matrix.packed
-    for at, block in _lower_blocks(packed, matrix.sizes, precision):
-        block[np.diag_indices_from(block)] += matrix.extra[at]
-        try:
+        found = []
+        for at, block in _lower_blocks(self.packed, self.sizes):
+            block[np.diag_indices_from(block)] += self.extra[at]
             found.append((at, _factor(block.T)))  # columns lie together, as LAPACK wants them
-        except LinAlgError:
-            return _factors(matrix, np.dtype(np.float64))
-    _recent = (ref(_owner(packed), _forget), (packed.ctypes.data, packed.size), matrix.extra, found)
-    return found
-
-
-def _forget(owner: Any) -> None:
-    """Drop the factors of a matrix that is deleted."""
-    global _recent
-    if _recent and _recent[0] is owner:
-        _recent = ()
-
-
-def _owner(packed: Array) -> Array:
-    """Return the array that owns the memory."""
-    return packed if packed.base is None else packed.base
+        return found
 
 
 def base(packed: Array, sizes: Sizes, floor: Array | float, scale: float = 1.0) -> Base:
@@ -348,6 +297,7 @@ def base(packed: Array, sizes: Sizes, floor: Array | float, scale: float = 1.0) 
     If columns are collinear (all levels of a category and an intercept), H and the gradient vanish
     along a direction up to rounding. Without the ridge, their quotient would be arbitrary.
     """
+    packed = np.asarray(packed, dtype=np.float64)
     bend = diagonal(packed, sizes)
     least = np.maximum(floor, bend)
     return Base(packed, sizes, least - bend + _COLLINEAR * least, scale)
@@ -366,8 +316,6 @@ def _factor(block: Array) -> Array:
         try:
             return np.asarray(cholesky(block, check_finite=False))
         except LinAlgError:
-            if block.dtype != np.float64:
-                raise  # try double precision
             ridge *= 10.0
 
 
@@ -375,18 +323,14 @@ def _back_through(root: Array, right: Array) -> Array:
     """Return (RᵀR)⁻¹ of every column; for one column, LAPACK takes four times as long."""
     if right.size > len(root):
         return np.asarray(cho_solve((root, False), right, check_finite=False))
-    solve = strsv if root.dtype == np.float32 else dtrsv
-    return np.asarray(solve(root, solve(root, right.ravel(), trans=1))).reshape(right.shape)
+    return np.asarray(dtrsv(root, dtrsv(root, right.ravel(), trans=1))).reshape(right.shape)
 
 
-def _lower_blocks(
-    packed: Array, sizes: Sizes, precision: Any = np.float64
-) -> Iterator[tuple[slice, Array]]:
-    """Yield the place and the lower triangle of every block, as a matrix."""
-    unpack = dtpttr if precision == np.float64 else stpttr
+def _lower_blocks(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
+    """Yield the place and the lower triangle of every block, as a matrix in double precision."""
     for at, triangle in _triangles(packed, sizes):
         # A lower triangle by rows is an upper triangle by columns, as LAPACK packs it.
-        yield at, unpack(at.stop - at.start, triangle.astype(precision), uplo="U")[0].T
+        yield at, dtpttr(at.stop - at.start, triangle, uplo="U")[0].T
 
 
 def _triangles(packed: Array, sizes: Sizes) -> Iterator[tuple[slice, Array]]:
