@@ -18,7 +18,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from dorfl.linear import curvature as packing
 from dorfl.linear import kernels, rowwise
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 _PIECE = 4096  # rows that are moved and weighted together, at most …
 _NUMBERS = 1_000_000  # … and their numbers, at most: they stay in the second-level cache
-_LEANING = 2_000_000  # numbers in the products g E of rows that are multiplied together
 _SMALL = 512  # parameters up to which double precision costs little
 _RANK = 1e-12  # times the largest eigenvalue of S: smaller ones are rounding errors
 
@@ -56,22 +54,7 @@ class _Model(NamedTuple):
 
 
 def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = None) -> Array:
-    """Return ∇²F_i of every client at θ, packed.
-
-    Parameters
-    ----------
-    group : Group
-        The clients.
-    theta : array
-        θ, flat.
-    resolution : str
-        "diagonal", "blocks" or "full".
-    kept : Kept, optional
-        f, ∂l/∂t and labels of the rows at θ; computed by a pass if not given.
-
-    Returns
-    -------
-    array of shape (clients, numbers)
+    """Return ∇²F_i of every client at θ, packed: (clients, numbers). `kept` saves a pass.
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -85,13 +68,14 @@ def curvature(group: Group, theta: Array, resolution: str, kept: Kept | None = N
     weight = group.weights_of(value)
     numbers = packing.Shape(*model.pull.shape).numbers(resolution)
     out = np.empty((len(group.names), numbers), dtype=packing.precision(numbers))
-    alone = problem.outputs == 1 and resolution != "diagonal"
+    if problem.outputs == 1 and resolution == "full":
+        resolution = "blocks"  # the one block is the full matrix
+    alone = problem.outputs == 1 and resolution == "blocks"
     if alone and not group.sparse and problem.size <= _SMALL:
         plain = problem.loss.hessian(slope, target, level)
         _single(group, model, weight, slope[:, 0], plain, out)
         return out
-    made = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}
-    make = _wide if alone else made[resolution]
+    make = {"full": _full, "blocks": _blocks, "diagonal": _diagonal}[resolution]
 
     def work(part: slice) -> None:
         for i in range(len(out))[part]:
@@ -105,8 +89,7 @@ def heaviest(group: Group, theta: Array, kept: Kept | None = None) -> Array:
     """Return the largest share of one row in the curvature of an output, for every client.
 
     The share of a row is that of its weight p (E + g²/ρβ) in the sum over all rows. If it is nearly
-    one, ∇²F is the outer product of that row with itself. Parameters are those of
-    :func:`curvature`.
+    one, ∇²F is the outer product of that row with itself.
 
     >>> import dorfl
     >>> from dorfl.federated.training import prepare
@@ -182,31 +165,6 @@ def _single(group: Group, model: _Model, p: Array, g: Array, plain: Array, out: 
     out[:, places] = np.maximum(out[:, places], 0.0)
 
 
-def _wide(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
-    """Compute the full matrix of a wide model with one output: one triangle, by BLAS."""
-    sums, total = _Sums(model), None
-    for part in parts:
-        root = np.sqrt(sums.add(part)).astype(part.place.dtype)
-        square = _blas("syrk", root)(1.0, (part.place * root).T)
-        total = square if total is None else total + square.astype(np.float64)
-    assert total is not None  # every client has a row
-    pull, push = model.pull[0], sums.pushed[0]
-    if model.moves:
-        leaning = sums.lean[0, 0] + 0.5 * sums.twice[0, 0, 0] * pull
-        total = _blas("syr2", total)(1.0, pull, leaning, a=total, overwrite_a=True)
-    if np.isfinite(model.tau):
-        total = _blas("syr", total)(-1.0 / model.tau, push, a=total, overwrite_a=True)
-    _soften(group, total, sums.turns[0])
-    bend = np.einsum("kk->k", total)
-    np.maximum(bend, 0.0, out=bend)
-    packed[:] = get_lapack_funcs("trttp", (total,))(total, uplo="U")[0]
-
-
-def _blas(name: str, like: Array) -> Any:
-    """Return a routine of BLAS in the precision of an array."""
-    return get_blas_funcs(name, (like,))
-
-
 def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) -> None:
     """Compute the full matrix of a model with several outputs."""
     outputs, width = model.pull.shape
@@ -214,7 +172,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     grams = np.zeros((width * (width + 1) // 2, len(upper)))  # a triangle for every two outputs
     pushed, turns = np.zeros((outputs, width)), np.zeros((outputs, outputs))
     tilted, priced = np.isfinite(model.tau), np.isfinite(group.problem.method.rho)
-    moved = (_FewColumns if _moves_little(model) else _Columns)(model)
+    moved = _Moves(model)
     for part in parts:
         p, g, place = part.share[:, None], part.slope, part.place
         bend = np.ascontiguousarray(part.bend[:, upper, lower])
@@ -224,7 +182,7 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
             pushed += (p * g).T @ place
             turns += (p * g).T @ g
         if model.moves:
-            moved.add(part, bend)
+            moved.add(part)
     kernels.unfold(np.ascontiguousarray(grams.T), width, packed)
     if model.moves or tilted:
         kernels.lean_on(*moved.sums(), pushed, 1.0 / model.tau, packed)
@@ -244,86 +202,55 @@ def _full(group: Group, model: _Model, parts: Iterator[_Rows], packed: Array) ->
     packed[places] = np.maximum(packed[places], 0.0)
 
 
-def _moves_little(model: _Model) -> bool:
-    """Return True if rows move in fewer than half as many columns as there are outputs."""
-    return model.moves and 2 * int(model.pull.any(axis=0).sum()) < len(model.pull)
-
-
-class _Columns:
-    """The terms of moving rows for every two outputs: the sums A_ce that Qᵀ is multiplied by.
+class _Moves:
+    """The terms of moving rows for every two outputs.
 
     The middle terms and the last one of ∇²f are QᵀA_ce + A_ecᵀQ in block (c, e), with
-    A_ce = E_p[g_c E_e· zᵀ] + ½ E_p[g_c g_e E] Q.
+    A_ce = E_p[g_c E_e· zᵀ] + ½ E_p[g_c g_e E] Q. With Q = L R and L of r columns, all sums are of
+    LᵀE and LᵀE L. If r columns move, fewer than there are outputs, L are those columns of Q: with
+    44 classes and 5 columns a fortieth of the work. Otherwise L = I.
     """
 
     def __init__(self, model: _Model) -> None:
         outputs, width = model.pull.shape
-        self.model, self.pairs = model, np.tril_indices(outputs)
-        triples = outputs * len(self.pairs[0]) if model.moves else 0
-        self.lean = np.zeros((triples, width))  # E_p[g_c E_be z], b ≥ e
-        self.twice = np.zeros((outputs, triples))  # E_p[g_e g_c E_ab], a ≥ b
+        free = _moving_columns(model.pull)
+        if len(free) < outputs:
+            self.columns, self.rows = model.pull[:, free], np.eye(width)[free]
+        else:  # L = I
+            self.columns, self.rows = np.eye(outputs), model.pull
+        rank = self.columns.shape[1]
+        self.pairs = np.tril_indices(outputs)
+        self.lean = np.zeros((outputs * width, outputs * rank))  # E_p[g_c z (EL)_e]
+        self.twice = np.zeros((len(self.pairs[0]), rank**2))  # E_p[g_c g_e LᵀE L]
 
-    def add(self, part: _Rows, bend: Array) -> None:
-        """Add some rows; `bend` has E_ab, a ≥ b."""
-        g, dtype = part.slope, part.place.dtype
-        step = max(_LEANING // len(self.lean), 1)
-        for first in range(0, len(g), step):
-            at = slice(first, first + step)
-            push = (part.share[at, None] * g[at]).astype(dtype)
-            turn = bend[at].astype(dtype)
-            pairs = (push[:, :, None] * turn[:, None, :]).reshape(len(push), -1)
-            self.lean += pairs.T @ part.place[at]
-            self.twice += g[at].T.astype(dtype) @ pairs
-
-    def sums(self) -> tuple[Array, Array]:
-        """Return Q and A (outputs, outputs, outputs, width)."""
-        pull, (upper, lower) = self.model.pull, self.pairs
-        outputs, width = pull.shape
-        leaning = np.zeros((outputs, outputs, outputs, width))
-        if self.model.moves:
-            place_of = np.empty((outputs, outputs), dtype=np.int64)
-            place_of[upper, lower] = place_of[lower, upper] = np.arange(len(upper))
-            whole = self.twice.reshape(outputs, outputs, -1)[:, :, place_of].swapaxes(0, 1)
-            leaning = 0.5 * (whole @ pull)
-            leaning += self.lean.reshape(outputs, -1, width)[:, place_of.T]
-        return pull, np.ascontiguousarray(leaning)
-
-
-class _FewColumns:
-    """Like :class:`_Columns` if rows move in r columns, and there are many more outputs.
-
-    With L those columns of Q, all sums are of LᵀE and LᵀE L: r numbers take the place of as many
-    as there are outputs. With 44 classes and 5 columns that is a fortieth of the work.
-    """
-
-    def __init__(self, model: _Model) -> None:
-        outputs, width = model.pull.shape
-        free = np.flatnonzero(model.pull.any(axis=0))
-        self.columns, self.pairs = model.pull[:, free], np.tril_indices(outputs)
-        self.chosen = np.eye(width)[free]
-        self.lean = np.zeros((outputs * width, outputs * len(free)))  # E_p[g_c z (EL)_e]
-        self.twice = np.zeros((len(self.pairs[0]), len(free) ** 2))  # E_p[g_c g_e LᵀE L]
-
-    def add(self, part: _Rows, _bend: Array) -> None:
+    def add(self, part: _Rows) -> None:
         """Add some rows."""
         g, place, (upper, lower) = part.slope, part.place, self.pairs
         count = len(g)
-        turned = _times(part.bend, self.columns)
-        both = (self.columns.T @ turned).reshape(count, -1).astype(place.dtype)
+        turned = both = part.bend
+        if self.columns.shape[1] < len(self.columns):
+            turned = _times(part.bend, self.columns)
+            both = self.columns.T @ turned
         push = part.share[:, None] * g
         beside = push.astype(place.dtype)[:, :, None] * place[:, None, :]
         flat = turned.reshape(count, -1).astype(place.dtype)
         self.lean += beside.reshape(count, -1).T @ flat
-        self.twice += (push[:, upper] * g[:, lower]).astype(place.dtype).T @ both
+        square = (push[:, upper] * g[:, lower]).astype(place.dtype)
+        self.twice += square.T @ both.reshape(count, -1).astype(place.dtype)
 
     def sums(self) -> tuple[Array, Array]:
-        """Return the rows of I for the columns, and their part of QᵀA (outputs, outputs, r, ·)."""
-        (outputs, free), width = self.columns.shape, self.chosen.shape[1]
-        twice = np.empty((outputs, outputs, free, free))
+        """Return R and its part of QᵀA (outputs, outputs, r, width)."""
+        (outputs, rank), width = self.columns.shape, self.rows.shape[1]
+        twice = np.empty((outputs, outputs, rank, rank))
         upper, lower = self.pairs
-        twice[upper, lower] = twice[lower, upper] = self.twice.reshape(-1, free, free)
-        lean = self.lean.reshape(outputs, width, outputs, free).transpose(0, 2, 3, 1)
-        return self.chosen, np.ascontiguousarray(lean + 0.5 * (twice @ self.chosen))
+        twice[upper, lower] = twice[lower, upper] = self.twice.reshape(len(upper), rank, rank)
+        lean = self.lean.reshape(outputs, width, outputs, rank).transpose(0, 2, 3, 1)
+        return self.rows, np.ascontiguousarray(lean + 0.5 * (twice @ self.rows))
+
+
+def _moving_columns(pull: Array) -> Array:
+    """Return the indices of the columns in which rows move."""
+    return np.flatnonzero(pull.any(axis=0))
 
 
 def _times(bend: Array, columns: Array) -> Array:
