@@ -18,21 +18,11 @@ LEAST = 1e-4  # of the scale of labels: residuals that vary less are rounding
 
 
 class Settled(NamedTuple):
-    """Result of a training in θ and σ, expressed as one in θ with the scale fixed.
+    """Result of a training in θ and σ, expressed as one in θ with the scale fixed."""
 
-    Attributes
-    ----------
-    problem : Problem
-        That of Huber's loss with δ = εσ; price, score and temperature are multiplied by σ.
-    scale : float
-        σ.
-    info : Info
-        The last round's, with θ alone; objective, gap and risks are those of `problem`.
-    """
-
-    problem: Problem
-    scale: float
-    info: Info
+    problem: Problem  # of Huber's loss with δ = εσ; price, score and temperature times σ
+    scale: float  # σ
+    info: Info  # the last round's, with θ alone; objective, gap and risks are those of `problem`
 
 
 def settle(problem: Problem, info: Info) -> Settled:
@@ -40,13 +30,6 @@ def settle(problem: Problem, info: Info) -> Settled:
 
     At the σ that was found, θ and λ also solve the problem with that scale fixed and a ridge of
     `l2` · σ. Its risks are σ times those that clients reported, less a constant.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was trained, with a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
-    info : Info
-        What the last round showed; `theta` has σ as its last entry.
     """
     scale = float(info.theta[-1])
     level = scaling.level(problem, scale)
@@ -64,14 +47,7 @@ def prepared(
 ) -> tuple[Group, Array]:
     """Return the clients with a lower bound of the scale set, and where (θ, σ) start.
 
-    Parameters
-    ----------
-    group : Group
-        Clients whose problem has a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
-    theta : Array, optional
-        (parameters,) where θ starts; by default the constant model of the labels' median.
-    scale : float, optional
-        Where σ starts; by default the scale of residuals at `theta`.
+    By default that is the constant model of the labels' median, and the scale of its residuals.
     """
     problem, target = group.problem, group.target
     loss = problem.loss

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -222,15 +222,34 @@ class Oracle(Protocol):
         ...
 
 
-class Priced:
-    """Clients that are evaluated at (θ, ρ): the price of transport is the last unknown.
-
-    The oracle needs a method `priced(rho)`, and its evaluations r̂_i = −∂F_i/∂ρ.
-    """
+class Extended:
+    """Clients that are evaluated at θ and one more unknown, the last entry of what is asked."""
 
     def __init__(self, oracle: Any) -> None:
         self.oracle = oracle
         self.names, self.counts, self.problem = oracle.names, oracle.counts, oracle.problem
+
+    def take(self, indices: Sequence[Array]) -> Self:
+        """Return the clients with only the given rows of each."""
+        return type(self)(self.oracle.take(indices))
+
+    def select(self, clients: Sequence[int]) -> Self:
+        """Return only some of the clients."""
+        return type(self)(self.oracle.select(clients))
+
+    def bordered(self, found: Evaluation, columns: Array, curvature: str) -> Array:
+        """Return the curvature of an evaluation with one more parameter's columns."""
+        assert found.curvature is not None
+        shape = self.problem.layout._replace(others=0)
+        made = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
+        return packing.bordered(found.curvature, columns, shape.sizes(made))
+
+
+class Priced(Extended):
+    """Clients that are evaluated at (θ, ρ): the price of transport is the last unknown.
+
+    The oracle needs a method `priced(rho)`, and its evaluations r̂_i = −∂F_i/∂ρ.
+    """
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
         """Return F_i, its gradient in (θ, ρ) and its curvature, with ρ in units of itself.
@@ -252,15 +271,4 @@ class Priced:
             after = np.column_stack([more.gradients, -more.spent])
             change = (after - found.gradients) / _RELATIVE_STEP
             change[:, -1] *= rho
-        shape = self.problem.layout._replace(others=0)
-        made = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
-        packed = packing.bordered(found.curvature, change, shape.sizes(made))
-        return found._replace(curvature=packed)
-
-    def take(self, indices: Sequence[Array]) -> Priced:
-        """Return the clients with only the given rows of each."""
-        return Priced(self.oracle.take(indices))
-
-    def select(self, clients: Sequence[int]) -> Priced:
-        """Return only some of the clients."""
-        return Priced(self.oracle.select(clients))
+        return found._replace(curvature=self.bordered(found, change, curvature))

@@ -70,21 +70,9 @@ class Shape(NamedTuple):
         return numbers * precision(numbers).itemsize
 
     def finest(self, budget: float, clients: int = 1, wish: str = "auto") -> str:
-        """Return the finest resolution within a budget.
+        """Return the finest resolution within a budget of bytes for each of the clients.
 
-        Parameters
-        ----------
-        budget : float
-            Bytes that a client may send in a round.
-        clients : int
-            The number of clients; together at most 1 GiB.
-        wish : str
-            The finest resolution wanted, or "auto".
-
-        Raises
-        ------
-        ValueError
-            If `wish` is no resolution.
+        All of them together send at most 1 GiB. `wish` is the finest one wanted, or "auto".
 
         >>> Shape(1, 109).finest(2**20), Shape(10, 785).finest(2**25), Shape(10, 785).finest(2**20)
         ('full', 'blocks', 'diagonal')

@@ -161,24 +161,9 @@ def ascend(
     problem is strongly concave and ½‖∇‖²/μ bounds the error. Otherwise the maximiser may be a local
     one, and a warning says so.
 
-    Parameters
-    ----------
-    weights, intercept : arrays of shape (outputs, d) and (outputs,)
-        The model.
-    rows, target : arrays of shape (n, d) and (n,)
-        ζ and encoded labels.
-    loss : Loss
-        l.
-    stiffness : array of shape (d,)
-        κ = ρ w; infinite for frozen columns.
-    score, score_gradient : callable
-        h and ∇h of rows.
-    dent : float
-        A bound with ∇²h ⪰ −dent · diag(κ): 0 for a convex score, infinite if unknown.
-    accuracy, distance : float
-        A row is done if its error is below `accuracy`, or its distance below `distance` > 0.
-    max_steps : int
-        Maximum number of steps.
+    `stiffness` is κ = ρ w, infinite for frozen columns. `dent` is a bound with
+    ∇²h ⪰ −dent · diag(κ): 0 for a convex score, infinite if unknown. A row is done if its error is
+    below `accuracy`, or its distance below `distance` > 0.
     """
     free = np.isfinite(stiffness)
     soft = np.where(free, 1.0 / stiffness, 0.0)

@@ -19,16 +19,13 @@ The tilt adds Cov_p(∇f)/ρβ to the curvature, as it does in :mod:`dorfl.linea
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dorfl.linear import curvature as packing
 from dorfl.linear import rowwise
-from dorfl.linear.base import Evaluation
-from dorfl.linear.curvature import coarser
+from dorfl.linear.base import Evaluation, Extended
 from dorfl.linear.inner import apply
 from dorfl.linear.problem import Problem
 from dorfl.objective.losses import ConcomitantHuber
@@ -42,44 +39,17 @@ _MOST = 10.0  # times D: the largest E, as in `hessian._stretched`
 
 
 class Bends(NamedTuple):
-    """The clients' curvature in σ.
+    """The clients' curvature in σ."""
 
-    Attributes
-    ----------
-    columns : Array
-        (clients, parameters + 1): σ^(3/2) ∂²F/∂σ∂θ and last σ² ∂²F/∂σ², without `least`.
-    heaviest : Array
-        (clients,): the largest share of one row in a sum behind `columns`.
-    """
-
-    columns: Array
-    heaviest: Array
+    columns: Array  # (clients, P + 1): σ^(3/2) ∂²F/∂σ∂θ and last σ² ∂²F/∂σ², without `least`
+    heaviest: Array  # (clients,): the largest share of one row in a sum behind `columns`
 
 
-class Scaled:
-    """Clients that are evaluated at (θ, σ).
-
-    Parameters
-    ----------
-    group : Group
-        The clients, whose problem has a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
-    """
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-        self.names, self.counts, self.problem = group.names, group.counts, group.problem
+class Scaled(Extended):
+    """Clients that are evaluated at (θ, σ); the oracle is a :class:`~dorfl.linear.group.Group`."""
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
         """Return F_i, its gradient and its curvature in (θ, σ).
-
-        Parameters
-        ----------
-        theta : Array
-            (parameters + 1,): θ and σ.
-        curvature : str
-            One of :data:`~dorfl.linear.curvature.RESOLUTIONS`.
-        rows : bool
-            Whether to return the weights of rows and the largest share of one row in the curvature.
 
         Raises
         ------
@@ -89,8 +59,8 @@ class Scaled:
         loss, scale = _loss(self.problem), float(theta[-1])
         if not 0.0 < scale < math.inf:
             raise ValueError(f"scale: σ = {scale} was asked for; it must be a positive number")
-        clients, root = self.group.at_scale(scale), math.sqrt(scale)
-        found = clients.evaluate(theta[:-1] / root, curvature, rows=rows, keep=True)
+        clients, root = self.oracle.at_scale(scale), math.sqrt(scale)
+        found: Evaluation = clients.evaluate(theta[:-1] / root, curvature, rows=rows, keep=True)
         assert found.kept is not None
         slope, starts = found.kept.slope[:, 0], clients.bounds[:-1]
         weights = clients.weights_of(found.kept.value)
@@ -110,21 +80,12 @@ class Scaled:
         columns = bends.columns
         columns[:, :-1] /= root * scale
         columns[:, -1] = (columns[:, -1] + least) / scale**2
-        shape = self.problem.layout._replace(others=0)
-        made = coarser(curvature, shape.resolution(found.curvature.shape[1]) or curvature)
-        packed = packing.bordered(found.curvature / scale, columns, shape.sizes(made))
+        bent = found._replace(curvature=found.curvature / scale)
+        packed = self.bordered(bent, columns, curvature)
         heaviest = found.heaviest
         if heaviest is not None:
             heaviest = np.maximum(heaviest, bends.heaviest)
         return out._replace(curvature=packed, heaviest=heaviest)
-
-    def take(self, indices: Sequence[Array]) -> Scaled:
-        """Return the clients with only the given rows of each."""
-        return Scaled(self.group.take(indices))
-
-    def select(self, clients: Sequence[int]) -> Scaled:
-        """Return only some of the clients."""
-        return Scaled(self.group.select(clients))
 
 
 def _bends(
@@ -182,13 +143,6 @@ def fixed(problem: Problem, scale: float) -> Problem:
 
     Times σ, its risks are those of `problem` at that scale, but for a constant: price, score and
     temperature are multiplied by σ, so that model, λ and the weights of rows are the same.
-
-    Parameters
-    ----------
-    problem : Problem
-        With a :class:`~dorfl.objective.losses.ConcomitantHuber` loss.
-    scale : float
-        σ.
     """
     return Problem(
         problem.method.scaled(scale), _loss(problem).at(scale), problem.dims, problem.classes,
@@ -205,19 +159,7 @@ def level(problem: Problem, scale: float) -> float:
 def proposal2(residuals: Array, loss: ConcomitantHuber, mass: Array | None = None) -> float:
     """Return the scale σ of residuals: mean min(r²/σ², ε²) = b, by Huber's Proposal 2.
 
-    Parameters
-    ----------
-    residuals : Array
-        (n,).
-    loss : ConcomitantHuber
-        For ε and b; its `least` is not used.
-    mass : Array, optional
-        (n,) positive weights.
-
-    Returns
-    -------
-    float
-        σ; 0 if too few residuals differ from 0 for a positive one.
+    It is 0 if too few residuals differ from 0. `mass` are positive weights of the residuals.
 
     >>> round(proposal2(np.array([1.0] * 8 + [50.0, 1e9]), ConcomitantHuber(1.345)), 3)
     1.515
