@@ -17,8 +17,7 @@ import dorfl
 from cases import slowly
 from dorfl import losses, methods, mixture, scores
 from dorfl.federated.training import prepare
-from dorfl.solvers.base import Setting
-from dorfl.solvers.bound import is_bounded, lower_bound
+from dorfl.solvers.base import Setting, is_bounded, lower_bound
 
 pytestmark = pytest.mark.portable
 

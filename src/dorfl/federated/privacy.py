@@ -43,7 +43,7 @@ import numpy as np
 
 from dorfl.linear.base import Agreed
 from dorfl.linear.problem import Problem
-from dorfl.solvers.noisy import Noisy
+from dorfl.solvers.descent import Noisy
 from dorfl.support import lazy
 from dorfl.support.lazy import optimize
 from dorfl.support.types import Array

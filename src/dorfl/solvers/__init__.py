@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dorfl.solvers.base import Needs, Solver
-from dorfl.solvers.noisy import Noisy
+from dorfl.solvers.concomitant import Radius, Scale
+from dorfl.solvers.descent import Noisy, Paper
 from dorfl.solvers.optimistic import Optimistic
-from dorfl.solvers.paper import Paper
-from dorfl.solvers.radius import Radius
-from dorfl.solvers.scale import Scale
 from dorfl.solvers.sqp import Sqp
 
 __all__ = ["Needs", "Noisy", "Optimistic", "Paper", "Radius", "Scale", "Solver", "Sqp"]

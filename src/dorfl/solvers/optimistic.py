@@ -31,11 +31,12 @@ from dorfl.solvers.base import (
     Pieces,
     Setting,
     Task,
+    is_bounded,
+    lower_bound,
     pieces,
     relative,
     trimmed_mean,
 )
-from dorfl.solvers.bound import is_bounded, lower_bound
 from dorfl.support.lazy import optimize
 from dorfl.support.types import Array
 

@@ -16,11 +16,12 @@ product with each B_i.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from dorfl.objective.mixture import Mixture
+from dorfl.solvers.quasi_newton import Model
 from dorfl.support.types import Array
 
 FREE = 48  # tangents in a quadratic program, beside those with a weight below the cap
@@ -42,17 +43,14 @@ class Tangents(NamedTuple):
 class Curvature(Protocol):
     """The clients' curvatures B_i."""
 
-    def mixed(self, lam: Array) -> Any:
-        """Return B(λ), with `solve` and `multiply`."""
-        ...
+    def mixed(self, lam: Array) -> Model:
+        """Return B(λ)."""
 
     def forms(self, move: Array) -> Array:
         """Return pᵀB_i p of every client, up to a constant common to all: (K,)."""
-        ...
 
     def products(self, clients: Array, move: Array) -> Array:
         """Return B_i p of some clients, up to a vector common to all: (len(clients), P)."""
-        ...
 
 
 class Step(NamedTuple):
@@ -69,25 +67,9 @@ class Step(NamedTuple):
 def solve(
     tangents: Tangents, curvature: Curvature, mixture: Mixture, weights: Array, iterations: int
 ) -> Step:
-    """Return the solution of the program, or the best found in so many iterations.
+    """Return the solution of the program, or the best found in so many factorisations of B(λ).
 
-    Parameters
-    ----------
-    tangents : Tangents
-        The models' values and slopes at the centre.
-    curvature : Curvature
-        The models' curvatures.
-    mixture : Mixture
-        The rule that λ obeys.
-    weights : ndarray of shape (J,)
-        Where to start: weights that the rule allows.
-    iterations : int
-        At most so many factorisations of B(λ).
-
-    Returns
-    -------
-    Step
-        The move, the weights and what the model predicts.
+    `weights` is where to start: any that the mixture's rule allows.
     """
     values, slopes, owner = tangents
     count = int(owner.max()) + 1

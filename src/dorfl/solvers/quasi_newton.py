@@ -71,29 +71,16 @@ class Model(NamedTuple):
         return np.asarray(table.reshape(vectors.shape))
 
 
-def model(packed: Array, sizes: Sizes, floor: Array, steps: Array, changes: Array) -> Model:
-    """Return the BFGS model of one function.
-
-    Parameters
-    ----------
-    packed : ndarray
-        Its curvature, packed blocks of the given sizes.
-    sizes : tuple of int
-        The blocks.
-    floor : ndarray of shape (P,)
-        The least that the curvature's diagonal is taken for.
-    steps, changes : ndarray of shape (m, P)
-        Its secants, oldest first.
-    """
+def model(packed: Array, sizes: Sizes, steps: Array, changes: Array, damping: float = 1.0) -> Model:
+    """Return the BFGS model, times the damping, of a packed curvature and its secants (m, P)."""
     scale = 1.0
     if len(steps) and max(sizes) == 1:
         # Curvature falls as a classifier grows confident: scale the guess to the last secant.
-        guess = np.maximum(packed, floor)
-        last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (guess * steps[-1]))
+        last = float(steps[-1] @ changes[-1]) / float(steps[-1] @ (packed * steps[-1]))
         scale = min(max(last, SLACK), 1.0)
-    base = packing.base(packed, sizes, floor, scale)
-    found = Model(base, *(np.empty((0, len(floor))) for _ in range(3)))
-    for step, seen, start in zip(steps, changes, base.multiply(steps), strict=True):
+    base = packing.base(packed, sizes, 0.0, damping * scale)
+    found = Model(base, *(np.empty((0, steps.shape[1])) for _ in range(3)))
+    for step, seen, start in zip(steps, damping * changes, base.multiply(steps), strict=True):
         bent = start + (found.changes @ step) @ found.changes
         bent -= (found.products @ step) @ found.products
         curve, believed, mix = float(step @ seen), float(step @ bent), 1.0

@@ -15,22 +15,33 @@ methods for convex nondifferentiable minimization*, Mathematical Programming 46 
 with the constants given there. u = 1 is Newton's step.
 
 Training ends when the gap is at most `tol`. With a ridge on every parameter, or a bounded Θ, the
-gap is a proven bound (:mod:`~dorfl.solvers.bound`). Otherwise it is an estimate: what the model
-predicts that a step can gain.
+gap is a proven bound (:func:`~dorfl.solvers.base.lower_bound`). Otherwise it is an estimate: what
+the model predicts that a step can gain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dorfl.linear import curvature as packing
 from dorfl.solvers import program
-from dorfl.solvers.base import Answers, Info, Needs, Pieces, Setting, Task, pieces, relative, unit
-from dorfl.solvers.bound import is_bounded, lower_bound
+from dorfl.solvers.base import (
+    Answers,
+    Info,
+    Needs,
+    Pieces,
+    Setting,
+    Task,
+    is_bounded,
+    lower_bound,
+    pieces,
+    relative,
+    unit,
+)
 from dorfl.solvers.program import Step, Tangents
 from dorfl.solvers.quasi_newton import Model, Secants, model, no_secants
 from dorfl.support.lazy import optimize
@@ -159,10 +170,6 @@ class Sqp:
             else:
                 state = _reject(state, seen, decrease)
         step = _step(state, state.damping)
-        if len(state.secants.steps) and not step.model < state.height:
-            # Secants of several risks need not fit together: restart.
-            state = state._replace(secants=no_secants(*state.best.gradients.shape))
-            step = _step(state, state.damping)
         full = step if state.damping == 1.0 else _step(state, 1.0)
         state = state._replace(lower=max(state.lower, _lower(state, step)))
         (gap, kind), before = _gap(state, full), state.gap
@@ -333,32 +340,36 @@ def conditioned(setting: Setting, reported: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Bends:
-    """u B_i + shift · I of every piece: reported curvatures, the mixture's corrected by secants."""
+    """u B_i + shift · I of every piece: reported curvatures, the mixture's corrected by secants.
+
+    With `common`, every piece has the curvature of that mixture instead of its own.
+    """
 
     state: SqpState
     damping: float
     shift: float = 0.0
+    common: Array | None = None
 
     @cached_property
     def sizes(self) -> packing.Sizes:
         return self.state.setting.shape.sizes_of(self.state.curvature)
 
-    def mixed(self, lam: Array) -> Any:
+    def mixed(self, lam: Array) -> Model:
         """Return u B(λ) + shift · I."""
+        lam = lam if self.common is None else self.common
         packed, secants = packing.mix(self.state.curvature, lam), self.state.secants
         changes = np.asarray(lam @ secants.changes)
         if self.shift:
             packed = packed.copy()
             packed[packing.diagonal_places(self.sizes)] += self.shift / self.damping
             changes = changes + self.shift / self.damping * secants.steps
-        floor = np.zeros(len(self.state.theta))
-        return _Scaled(model(packed, self.sizes, floor, secants.steps, changes), self.damping)
+        return model(packed, self.sizes, secants.steps, changes, self.damping)
 
     def forms(self, move: Array) -> Array:
         """Return u pᵀH_i p of every piece: (K,)."""
         known = self.state.curvature
-        if len(known) == 1:
-            return np.ones(1)  # the share makes it what the mixture's is
+        if len(known) == 1 or self.common is not None:
+            return np.ones(len(known))  # the share makes it what the mixture's is
         square = 2.0 * packing.outer(move[None], np.ones(1), self.sizes)
         square[packing.diagonal_places(self.sizes)] *= 0.5
         if known.dtype == np.float64:
@@ -369,21 +380,10 @@ class _Bends:
     def products(self, clients: Array, move: Array) -> Array:
         """Return u H_i p of some pieces."""
         known = self.state.curvature
-        if len(known) == 1:
+        if len(known) == 1 or self.common is not None:
             return np.zeros((len(clients), move.size))
         each = [packing.multiply(known[i], self.sizes, move) for i in clients]
         return self.damping * np.array(each)
-
-
-class _Scaled(NamedTuple):
-    model: Model
-    scale: float
-
-    def solve(self, vectors: Array) -> Array:
-        return self.model.solve(vectors) / self.scale
-
-    def multiply(self, vectors: Array) -> Array:
-        return self.scale * self.model.multiply(vectors)
 
 
 def _step(state: SqpState, damping: float) -> Step:
@@ -411,6 +411,10 @@ def _shifted(state: SqpState, damping: float, shift: float = 0.0) -> Step:
     bends = _Bends(state, damping, shift)
     most = ITERATIONS[0 if state.theta.size <= SMALL else 1]
     step = program.solve(tangents, bends, state.setting.mixture, weights, most)
+    if not step.model < state.height:
+        # Not solved: risks bend too differently. With one curvature it is one quadratic program.
+        bends = _Bends(state, damping, shift, step.lam)
+        step = program.solve(tangents, bends, state.setting.mixture, weights, most)
     if shift:  # the cost of the shift is not part of the objective
         extra = shift * float(state.theta @ step.move + 0.5 * (step.move @ step.move))
         step = step._replace(model=step.model - extra, dual=step.dual - extra)
