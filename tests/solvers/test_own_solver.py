@@ -105,7 +105,7 @@ def test_what_it_needs_is_asked_for_and_nothing_else(needs, given, reason):
 def test_a_study_names_it_once_it_is_registered_and_a_checkpoint_holds_it(monkeypatch, tmp_path):
     tables = synthetic_tables()
     words = 'solver = "accelerated"\ntol = 1e-3\nl2 = 0.1'
-    with pytest.raises(ValueError, match="'accelerated' is none of these"):
+    with pytest.raises(ValueError, match="'accelerated': choose one of auto, sqp"):
         make_study(tables, training=words)
     monkeypatch.setattr(solvers, "_NAMED", dict(solvers._NAMED))
     solvers.register(Accelerated)
