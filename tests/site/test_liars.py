@@ -12,7 +12,7 @@ from dorfl.data.preprocessing import Column, Deviation
 from dorfl.data.robust import LocationReport
 from dorfl.data.sketch import Sketch
 from dorfl.federated.messages import Report
-from dorfl.protocol import coordinator, schema
+from dorfl.protocol import coordinator, labels
 from dorfl.protocol.messages import Columns, Enrolled, Finished, Refusal, Reply, Reports, Scales
 from dorfl.protocol.state import limit_rows
 from dorfl.protocol.steps import finish, location
@@ -182,15 +182,15 @@ def test_rows_that_nobody_counted_do_not_choose_everybodys_units():
 def test_a_class_that_one_site_alone_has_is_named_not_learnt():
     told = {name: Column("category", 100, levels={"no": 50, "yes": 50}) for name in TABLES}
     state = coordinator.begin(make_study(TABLES), "run-1")
-    assert schema.settle_label(state, told).agreed.classes == ("no", "yes")
+    assert labels.settle_label(state, told).agreed.classes == ("no", "yes")
     told[LIAR] = Column("category", 100, levels={"no": 40, "yes": 40, "maybe": 20})
     with pytest.raises(ValueError, match=r"1 class.* at site 'site-1' alone"):
-        schema.settle_label(state, told)
+        labels.settle_label(state, told)
     told[LIAR] = Column("category", 2000, levels={f"class {k}": 2 for k in range(990)})
     with pytest.raises(ValueError, match=r"990 class.* at site 'site-1' alone"):
-        schema.settle_label(state, told)
+        labels.settle_label(state, told)
     named = make_study(TABLES, extra='classes = ["no", "yes", "maybe"]')
-    assert len(schema.settle_label(state.agree(study=named), told).agreed.classes) == 3
+    assert len(labels.settle_label(state.agree(study=named), told).agreed.classes) == 3
 
 
 def test_a_centre_of_integers_and_a_certificate_of_nothing_are_refused():

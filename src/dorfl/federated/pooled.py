@@ -95,29 +95,12 @@ class Pooled(NamedTuple):
 
 
 def size(task: Task, shape: Shape) -> int:
-    """Return how many numbers a client adds to the sum.
-
-    Parameters
-    ----------
-    task
-        The request.
-    shape
-        Layout of the curvature.
-    """
+    """Return how many numbers a client adds to the sum."""
     return _HEAD + shape.size + shape.numbers(task.curvature)
 
 
 def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -> float:
     """Return log λ_i after the stages, from the client's F_i at each of them.
-
-    Parameters
-    ----------
-    weight
-        The client's first weight w_i.
-    risks
-        Its F_i at the θ of each stage.
-    stages
-        The stages.
 
     >>> stage = Stage(np.zeros(1), level=0.5, tau=0.1)
     >>> round(float(np.exp(multiplier(0.5, [0.6], [stage]))), 6)     # 0.5 e
@@ -128,31 +111,7 @@ def multiplier(weight: float, risks: Sequence[float], stages: Sequence[Stage]) -
 
 
 def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shape: Shape) -> Array:
-    """Compute what a client adds to the sum.
-
-    Raises
-    ------
-    OverflowError
-        If the level is far too low for the client's value.
-
-    Parameters
-    ----------
-    report
-        Report of the client.
-    log_weight
-        log λ_i.
-    task
-        The request.
-    tilt
-        Settings of the sum.
-    shape
-        Layout of the curvature.
-
-    Returns
-    -------
-    Array
-        The numbers; see :func:`size`.
-    """
+    """Return what a client adds to the sum; OverflowError if the level is far too low for it."""
     up = report.value - tilt.level
     scaled = 0.0 if tilt.tau is None else up / tilt.tau
     with np.errstate(over="raise", under="ignore"):
@@ -180,15 +139,7 @@ def terms(report: Report, log_weight: float, task: Task, tilt: SumSettings, shap
 
 
 def beyond(task: Task, shape: Shape) -> Array:
-    """Return the numbers of a client that are out of range: a flag, and zeros.
-
-    Parameters
-    ----------
-    task
-        The request.
-    shape
-        Layout of the curvature.
-    """
+    """Return the numbers of a client that are out of range: a flag, and zeros."""
     numbers = np.zeros(size(task, shape))
     numbers[0] = 1.0
     return numbers
@@ -210,32 +161,7 @@ def combine(
     share: float = 1.0,
     clients: int = 1,
 ) -> Pooled:
-    """Read the sum as the report of one client.
-
-    Parameters
-    ----------
-    total
-        The sum.
-    task
-        The request.
-    tilt
-        Settings of the sum.
-    shape
-        Layout of the curvature.
-    number
-        Number of the round.
-    name, rows
-        Name and number of rows in the report.
-    share
-        Σ w_i of the clients in the sum.
-    clients
-        Their number.
-
-    Returns
-    -------
-    Pooled
-        Report and bounds.
-    """
+    """Read the sum over `clients`, of shares of rows that add up to `share`, as one report."""
     a, rise = float(total[2]), float(total[3])
     gradient = total[_HEAD : _HEAD + shape.size] / a
     if tilt.tau is None:
@@ -275,15 +201,6 @@ def relevel(
     """Return another level if the level was unsuitable, else None.
 
     With a level that is too high few digits are left; with one that is too low numbers overflow.
-
-    Parameters
-    ----------
-    tilt
-        Settings of the sum.
-    weight
-        Σ a_i; None if some clients were out of range.
-    tried
-        Levels tried so far.
     """
     if tilt.tau is None or (weight is not None and weight >= _MIN_WEIGHT):
         return None

@@ -48,15 +48,7 @@ _MOST = 2.0**62  # largest sum: half of what 64 bits hold, with a sign
 
 
 def private_key(secret: bytes, run: bytes) -> bytes:
-    """Return a site's X25519 key for a run, which is the same after a restart.
-
-    Parameters
-    ----------
-    secret
-        The site's lasting secret.
-    run
-        The name of the run.
-    """
+    """Return a site's X25519 key for a run, which is the same after a restart."""
     return _derive(secret, b"key", run)
 
 
@@ -66,15 +58,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def seed(secret: bytes, label: bytes) -> bytes:
-    """Return b_u, the seed of a site's own mask for one sum.
-
-    Parameters
-    ----------
-    secret
-        The site's lasting secret.
-    label
-        The name of the sum, used once.
-    """
+    """Return b_u, the seed of a site's own mask for one sum."""
     return _derive(secret, b"seed", label)
 
 
@@ -86,23 +70,7 @@ def promise(own: bytes) -> bytes:
 def mask(
     numbers: Array, own: bytes, private: bytes, me: str, keys: Mapping[str, bytes], label: bytes
 ) -> Array:
-    """Return the numbers with both masks, modulo 2⁶⁴.
-
-    Parameters
-    ----------
-    numbers
-        (n,) uint64, from :func:`encode`.
-    own
-        b_u, from :func:`seed`.
-    private
-        The site's key.
-    me
-        The site's name.
-    keys
-        The public keys of all sites, by name.
-    label
-        The name of the sum, used once.
-    """
+    """Return the numbers with both masks, modulo 2⁶⁴."""
     total = numbers + _stream(own, numbers.size)
     for other in keys:
         if other != me:
@@ -112,24 +80,7 @@ def mask(
 
 
 def pair_seed(private: bytes, me: str, other: str, key: bytes, label: bytes) -> bytes:
-    """Return s_uv, the seed of the mask that two sites share in one sum.
-
-    Parameters
-    ----------
-    private
-        This site's X25519 key.
-    me, other
-        The names of this site and of the other one.
-    key
-        The other site's public key.
-    label
-        The name of the sum, used once.
-
-    Returns
-    -------
-    bytes
-        The seed, which is the same at both sites.
-    """
+    """Return s_uv, the seed of the mask that two sites share in one sum."""
     shared = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(key)
     )
@@ -143,19 +94,7 @@ def total(
     pairs: Mapping[str, Mapping[str, bytes]],
     gone: Iterable[str],
 ) -> Array:
-    """Return the sum, modulo 2⁶⁴, over the sites in `masked`.
-
-    Parameters
-    ----------
-    masked
-        y_u by site.
-    seeds
-        b_u of each of them.
-    pairs
-        By site u in `masked`, s_uv for every v in `gone`.
-    gone
-        The sites with keys whose y_v did not arrive.
-    """
+    """Return the sum, modulo 2⁶⁴, over the sites in `masked`, from y_u, b_u and s_uv by site."""
     found = np.zeros(next(iter(masked.values())).size, dtype=np.uint64)
     away = tuple(gone)
     for name, numbers in masked.items():
@@ -167,26 +106,7 @@ def total(
 
 
 def encode(numbers: Array, bits: int, sites: int) -> Array:
-    """Return numbers as integers modulo 2⁶⁴.
-
-    Parameters
-    ----------
-    numbers
-        (n,) finite numbers.
-    bits
-        Fixed-point precision: the unit is 2^−bits.
-    sites
-        The number of sites in the sum, which bounds each number.
-
-    Returns
-    -------
-    array
-        (n,) uint64.
-
-    Raises
-    ------
-    ValueError
-        If a number is not finite, or the sum could overflow.
+    """Return numbers as integers modulo 2⁶⁴ of 2^−bits; ValueError if a sum could overflow.
 
     >>> encode(np.array([1.5, -0.25]), 2, 3)
     array([                   6, 18446744073709551615], dtype=uint64)
@@ -199,13 +119,6 @@ def encode(numbers: Array, bits: int, sites: int) -> Array:
 
 def decode(total: Array, bits: int) -> Array:
     """Return the numbers that integers modulo 2⁶⁴ encode; the inverse of :func:`encode`.
-
-    Parameters
-    ----------
-    total
-        (n,) uint64, such as a sum.
-    bits
-        Fixed-point precision, as in :func:`encode`.
 
     >>> three = [encode(np.array([x]), 40, 3) for x in (0.1, 0.2, -0.7)]
     >>> decode(sum(three), 40).round(11)

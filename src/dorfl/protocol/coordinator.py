@@ -40,22 +40,7 @@ def request(state: State, site: str) -> Request:
 
 
 def read(state: State, site: str, data: bytes) -> Answer:
-    """Return the answer in a reply.
-
-    Parameters
-    ----------
-    state
-        The state in which the step was asked.
-    site
-        Who sent the reply, as the carrier knows.
-    data
-        The reply.
-
-    Raises
-    ------
-    ValueError
-        If the reply cannot be used; the text says why.
-    """
+    """Return the answer in a reply of `site`; ValueError says why it cannot be used."""
     reply, step = wire.decode(data, Reply), _exchange(state)
     if reply.site != site:
         raise ValueError("gives another site's name")
@@ -84,22 +69,9 @@ def waiting(state: State, answered: set[str]) -> tuple[str, ...]:
 def receive(
     state: State, answers: dict[str, Answer], refused: dict[str, str] | None = None
 ) -> State:
-    """Return the state after a step.
+    """Return the state after the answers to a step, and the reasons of replies that are of no use.
 
-    Parameters
-    ----------
-    state
-        The state in which the step was asked.
-    answers
-        Answers by site, as :func:`read` returns them.
-    refused
-        By site, why its reply could not be used.
-
-    Raises
-    ------
-    ValueError
-        If a site refuses before training, which ends the study. During training a site that
-        refuses counts as absent.
+    ValueError ends the study: before training no site may refuse; later a refusal is an absence.
     """
     refused, step = {s: why for s, why in (refused or {}).items() if s in state.sites}, _step(state)
     for site in state.sites:

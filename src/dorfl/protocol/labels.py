@@ -1,4 +1,4 @@
-"""Labels as numbers: classes in order, or values in robust units."""
+"""Labels: the task, and labels as numbers: classes in order, or values in robust units."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from dorfl.data.preprocessing import Column, ColumnPlan, Numeric, columns, summaries
+from dorfl.data import preprocessing
+from dorfl.data.preprocessing import (
+    Column,
+    ColumnPlan,
+    Deviation,
+    Numeric,
+    Transform,
+    columns,
+    summaries,
+)
 from dorfl.data.validation import are_classes
 from dorfl.objective.base import Loss
 from dorfl.protocol import private_columns, resolution
 from dorfl.protocol.resolution import task_of
 from dorfl.protocol.settings import Study
+from dorfl.protocol.state import State
 from dorfl.support.types import Array
 
 MOST_CLASSES = 50
@@ -130,3 +140,43 @@ def usable(column: Any, study: Study, least: int) -> Array:
 
 class UnknownClassError(ValueError):
     """A label is none of the classes; the text names it and must not be sent."""
+
+
+def settle_label(state: State, summaries: dict[str, Column]) -> State:
+    """Settle the task, and the classes or the centre of a numeric label."""
+    study, label = state.study, state.study.data.label
+    task = task_of(study)
+    if task == "auto":
+        task = task_from(list(summaries.values()))
+    if task == "classification":
+        held = {level for column in summaries.values() for level in column.levels}
+        classes = tuple(columns.in_order(study.data.classes or held))
+        if not (study.data.classes or state.here) and len(classes) > 2:
+            check_support(label, summaries)
+        if len(classes) < 2:
+            raise ValueError(f"label {label!r}: the sites hold rows of one class only")
+        return state.agree(classes=classes)
+    scaled = preprocessing.agree({s: {label: c} for s, c in summaries.items()}, unit_plan(study))
+    if not scaled.numeric:
+        raise ValueError(f"label {label!r}: {scaled.ignored.get(label, 'has too few values')}")
+    return state.agree(target=scaled.numeric[0]._replace(flagged=False, missing=0.0))
+
+
+def scale_label(state: State, deviations: dict[str, Deviation]) -> State:
+    """Settle the scale of a numeric label from the deviations of its values."""
+    name, target = state.study.data.label, state.agreed.target
+    far = {site: {name: deviation} for site, deviation in deviations.items()}
+    parts = () if target is None else (target,)
+    scaled = preprocessing.scale(Transform(parts, {}), far, unit_plan(state.study))
+    return state.agree(target=scaled.numeric[0])
+
+
+def check_support(label: str, summaries: dict[str, Column]) -> None:
+    """Raise ValueError for classes of one site alone, which could invent any number of them."""
+    for site, column in summaries.items():
+        others = [set(other.levels) for name, other in summaries.items() if name != site]
+        if others and (alone := set(column.levels).difference(*others)):
+            raise ValueError(
+                f"label {label!r}: {len(alone)} class(es) are at site {site!r} alone; name the "
+                "classes that there are: [data] classes = [...]"
+            )

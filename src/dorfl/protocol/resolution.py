@@ -88,15 +88,8 @@ def task_of(study: Study) -> str:
 def loss_of(study: Study, classes: int, scatter: float | None = None) -> Loss:
     """Return the loss by name; "auto" is logistic, softmax, or Huber's for a regression.
 
-    Parameters
-    ----------
-    study
-        The study; under differential privacy Huber's loss is in the label's unit.
-    classes
-        Number of classes; 0 for a regression.
-    scatter
-        Scale of the residuals in the label's unit. While it is unknown, it is estimated together
-        with the model.
+    `classes` is 0 for a regression. The scale of residuals is estimated with the model while
+    `scatter` is None.
     """
     name = study.training.loss
     if name == "auto":
@@ -320,6 +313,19 @@ def frozen_of(study: Study, transform: Transform) -> tuple[int, ...]:
     """Return the features that cannot drift: categories, flags, and columns the study names."""
     named = {k for k, name in enumerate(transform.sources) if name in study.columns.frozen}
     return tuple(sorted({*transform.frozen, *named}))
+
+
+def needs_scales(state: State) -> bool:
+    """Return whether a column or the label is scaled."""
+    return state.agreed.target is not None or state.study.columns.scaling != "none"
+
+
+def check_columns(state: State) -> None:
+    """Raise ValueError if no column is left to learn from."""
+    transform = state.agreed.transform
+    if not transform.names:
+        reasons = "; ".join(f"{name!r}: {why}" for name, why in transform.ignored.items())
+        raise ValueError(f"no column is left to learn from ({reasons or 'none but the label'})")
 
 
 def plan_of(study: Study) -> ColumnPlan:

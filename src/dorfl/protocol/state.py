@@ -140,6 +140,11 @@ class Selection(NamedTuple):
     compared: HeldOut | None = None
     start: Array | None = None
 
+    @property
+    def untrained(self) -> list[int]:
+        """Return the places of candidates that have no model yet."""
+        return [k for k, model in enumerate(self.models) if model is None]
+
 
 class State(NamedTuple):
     """Everything that a coordinator carries through a study, in the order of its phases.

@@ -1,4 +1,4 @@
-"""The server of a study's training, and what a training came to."""
+"""The server of a study's training, what a training came to, and the candidates in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from dorfl.protocol import pooled_rounds, resolution
 from dorfl.protocol.messages import Outcome
 from dorfl.protocol.settings import linear
 from dorfl.protocol.state import State
+from dorfl.protocol.step import NEXT
+from dorfl.selection.outliers import Decision
 from dorfl.solvers.base import Info
+from dorfl.support.types import Array
 
 _MAX_REFUSED = 5  # rounds in a row that all sites refuse, after which training ends
 
@@ -99,3 +102,24 @@ def _refusals(state: State) -> list[str]:
         f"the last time because: {why}"
         for site, why in sorted(last.items())
     ]
+
+
+def keep_model(state: State, theta: Array) -> State:
+    """Keep the model of the candidate that was trained by itself, and go on to the next one."""
+    models = list(state.selection.models)
+    models[state.selection.untrained[0]] = theta
+    selection = state.selection._replace(models=tuple(models))
+    return state._replace(selection=selection, step="select")
+
+
+def decide(state: State, decision: Decision) -> State:
+    """Go on to the final training by a decision; an earlier one stands beside one without rows.
+
+    Without models the step `compare` is not needed, and the final training comes next.
+    """
+    agreed = state.agreed
+    known = agreed.decision if agreed.decision is not None and not decision.rows else decision
+    reference = agreed.reference if known.labels else None
+    state = state.agree(decision=known, reference=reference, candidate=None, row_limit=0)
+    ended = state.selection._replace(servers=(), models=())
+    return state._replace(step=NEXT, selection=ended)

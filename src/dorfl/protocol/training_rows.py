@@ -77,14 +77,7 @@ def weights(problem: Problem, X: Array, y: Array, agreed: Agreement) -> Array | 
 def label_weights(problem: Problem, reference: Array, X: Array, y: Array) -> Array:
     """Return Tukey's biweights of residuals: the reweighting step of an MM-estimator.
 
-    Parameters
-    ----------
-    problem
-        The regression's problem.
-    reference
-        θ of an M-estimate with Huber's loss, followed by its scale σ.
-    X, y
-        (n, d) rows and (n,) labels.
+    `reference` is (θ, σ) of an M-estimate with Huber's loss.
 
     References
     ----------

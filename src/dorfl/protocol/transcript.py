@@ -106,20 +106,8 @@ def verify(state: State, said: SignedReply) -> None:
 def advance(state: State, step: Sequence[SignedReply]) -> State:
     """Return the state after a step, at the coordinator and at every site alike.
 
-    Parameters
-    ----------
-    state
-        The state in which the step was asked.
-    step
-        The signed replies; verified here.
-
-    Raises
-    ------
-    UnfitError
-        If the replies cannot end the step: a site answers twice or unasked, a signature is wrong,
-        too few sites answered, or a site is missing that the study waits for.
-    ValueError
-        If the study ends with an error.
+    UnfitError if the replies cannot end the step: a site answers twice or unasked, a signature is
+    wrong, too few answered, or one is missing that the study waits for. ValueError ends the study.
     """
     asked, names = coordinator.recipients(state), [said.site for said in step]
     if len(set(names)) < len(names) or not set(names) <= set(asked):
@@ -220,10 +208,7 @@ class Exchange:
     def read(self, site: str, data: bytes) -> bool:
         """Take in a reply; False if the site has to be asked again at once, with earlier steps.
 
-        Raises
-        ------
-        ValueError
-            If the reply cannot be used; it is kept in `refused` too.
+        A reply that cannot be used is kept in `refused`, and raises ValueError.
         """
         try:
             return self._read(site, data)

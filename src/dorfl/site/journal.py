@@ -42,11 +42,7 @@ class Journal:
     def recall(self, run: str, place: str, mark: str) -> bytes | None:
         """Return the reply given at `place`, or None if there is none yet.
 
-        Raises
-        ------
-        Refused
-            If the place was answered with another mark, or the table has changed since the run
-            began.
+        Refused if it had another mark, or if the table has changed since the run began.
         """
         known = self._entries(run)
         if any(entry.table != self.table for entry in known.values()):

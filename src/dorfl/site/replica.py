@@ -21,14 +21,8 @@ class BehindError(Exception):
 def follow(replicas: dict[str, State], journal: Journal, relay: Relay) -> State:
     """Return the state after all relayed replies, which becomes the run's entry of `replicas`.
 
-    Raises
-    ------
-    UnfitError
-        If the replies are not those of the study.
-    BehindError
-        If earlier replies are needed.
-    Refused
-        If the site has answered at a step of the run after other replies.
+    UnfitError if they are not the study's, BehindError if earlier ones are needed, Refused if the
+    site has answered at a step of the run after other replies.
     """
     study, run = relay.request.agreement.study, relay.request.agreement.run
     state = replicas.get(run)
@@ -64,13 +58,7 @@ def place_of(state: State) -> str:
 
 
 def agree(state: State, site: str, relayed: Request) -> State:
-    """Return the state with the relayed numbers.
-
-    Raises
-    ------
-    UnfitError
-        If the request is not the one that the site computes itself.
-    """
+    """Return the state with the relayed numbers; UnfitError if the request is not the own one."""
     if state.step == "done" or site not in coordinator.recipients(state):
         raise UnfitError("this site is not asked at this step of the study")
     own = coordinator.request(state, site)

@@ -301,13 +301,7 @@ class Site:
             unless(disclosure.parameters_objection(problem, self.policy, rows, whose))
 
     def center(self, agreement: Agreement, X: Array, y: Array) -> Array:
-        """Return the site's ξ̄, which may be anything if there is no score.
-
-        Raises
-        ------
-        Refused
-            If the centre is not the site's own. In a summed study the site alone knows that.
-        """
+        """Return the site's ξ̄, anything if there is no score; raise Refused if it is another's."""
         dims, spread = len(agreement.transform.names), agreement.scales
         center = np.zeros(dims) if agreement.center is None else agreement.center
         fits = center.shape in ((dims,), (resolution.centered_classes(agreement), dims))

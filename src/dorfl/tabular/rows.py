@@ -24,7 +24,6 @@ from dorfl.federated.client import stream
 from dorfl.protocol import coordinator, labels, resolution, training_rows
 from dorfl.protocol.messages import Enrolled
 from dorfl.protocol.resolution import dtype_of, loss_of, plan_of
-from dorfl.protocol.schema import check_columns, scale_label, settle_label
 from dorfl.protocol.settings import Study
 from dorfl.protocol.state import State
 from dorfl.protocol.steps import location
@@ -152,7 +151,7 @@ def prepare(study: Study, split: Split, *, with_notes: bool = True) -> Prepared:
             split.clients(used), plan_of(study), inspect if with_notes else None
         )
         state = _settle_label(state.agree(study=study, transform=transform), split)
-        check_columns(state)
+        resolution.check_columns(state)
         label = study.data.label
         y, _ = labels.encode(split.column(label), label, state.agreed.classes, state.agreed.target)
     except ValueError as error:
@@ -241,15 +240,15 @@ def _settle_label(state: State, split: Split) -> State:
     """Return the state with the classes, or the location and scale of the label."""
     study, name = state.study, state.study.data.label
     if study.data.task == "classification":
-        return settle_label(state, {})
+        return labels.settle_label(state, {})
     own = {client: table.column(name) for client, table in split.clients([name]).items()}
-    state = settle_label(
+    state = labels.settle_label(
         state, {client: labels.summarise(column, study) for client, column in own.items()}
     )
     assert state.agreed.target is not None
     plan = ColumnPlan(least=study.privacy.least)
     far = {client: summaries.deviation(c, state.agreed.target, plan) for client, c in own.items()}
-    return scale_label(state, far)
+    return labels.scale_label(state, far)
 
 
 def left_out(split: Split, label: str, client: str | None) -> tuple[str, ...]:

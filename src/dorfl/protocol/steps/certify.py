@@ -94,17 +94,6 @@ def bounds(group: Group, theta: Array, agreed: Agreement, stride: int) -> list[C
 
     A bound stays a bound, and the last digits of many means do not show single rows. A client that
     trains with clipped labels (:func:`labels.for_training`) has no bound.
-
-    Parameters
-    ----------
-    group
-        The clients' rows.
-    theta
-        The model.
-    agreed
-        What is agreed on.
-    stride
-        The grid of prices, see :mod:`dorfl.certificates.bound`.
     """
     units, asked = resolution.certificate_grid(agreed, stride)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dorfl.data import preprocessing, sketch
 from dorfl.data.preprocessing import Column, columns
 from dorfl.data.sketch import Sketch
-from dorfl.protocol import labels, private_columns, resolution, schema
+from dorfl.protocol import labels, private_columns, resolution
 from dorfl.protocol.messages import Columns, Refused, Request
 from dorfl.protocol.reply_validation import check_column, limit_count, limit_sketch
 from dorfl.protocol.state import State
@@ -103,7 +103,7 @@ class Levels(_Statistics):
         _check_names(state, answers)
         held = {level for answer in answers.values() for level in answer.label.levels}
         if not state.study.data.classes and len(held) > 2:
-            schema.check_support(
+            labels.check_support(
                 state.study.data.label, {site: answer.label for site, answer in answers.items()}
             )
         for name in next(iter(answers.values())).columns:
@@ -132,9 +132,9 @@ class ColumnStatistics(_Statistics):
         ordered = {s: {name: own.columns[name] for name in used} for s, own in answers.items()}
         plan = resolution.plan_of(study)
         state = state.agree(transform=preprocessing.agree(ordered, plan))
-        state = schema.settle_label(state, {site: own.label for site, own in answers.items()})
-        if not schema.needs_scales(state):
-            schema.check_columns(state)
+        state = labels.settle_label(state, {site: own.label for site, own in answers.items()})
+        if not resolution.needs_scales(state):
+            resolution.check_columns(state)
         return state._replace(step=NEXT)
 
     def sum_settings(self, state: State) -> dict[str, Any]:

@@ -8,11 +8,12 @@ import numpy as np
 
 from dorfl.data import robust
 from dorfl.linear.problem import Problem
-from dorfl.protocol import candidates, resolution
+from dorfl.protocol import resolution, training
 from dorfl.protocol.messages import NOT_ASKED, Agreement, Refused, Request
 from dorfl.protocol.reply_validation import MAX_RISK
 from dorfl.protocol.state import State
 from dorfl.protocol.step import Answers, LocalSite, Reasons, Sites, Step
+from dorfl.protocol.steps.select import check_candidates
 from dorfl.protocol.training_rows import label_weights
 from dorfl.selection import constants, outliers
 from dorfl.selection.outliers import Candidate, HeldOut, pairs_of
@@ -42,7 +43,7 @@ class Compare(Step):
         agreement, models = request.agreement, request.models
         if models is None:
             raise Refused(NOT_ASKED)
-        candidates.check(request)
+        check_candidates(request)
         X, y = site.features(agreement)
         problem = resolution.problem_of(agreement)
         center = site.center(agreement, X, y) if agreement.cutoffs else None
@@ -60,7 +61,7 @@ class Compare(Step):
     def combine(self, state: State, answers: Answers[HeldOut], refused: Reasons) -> State:
         """Decide; labels are compared in a second comparison."""
         if not answers:  # no site takes part in the comparison
-            return candidates.decide(state, outliers.CAUTIOUS)
+            return training.decide(state, outliers.CAUTIOUS)
         total, classifies = outliers.combine(list(answers.values())), bool(state.agreed.classes)
         selection, first = state.selection._replace(compared=total), state.agreed.decision
         decision = outliers.decide(selection.candidates, total, classifies)
@@ -77,7 +78,7 @@ class Compare(Step):
             state = state.agree(decision=decision, reference=winner)
             return state._replace(step="select", selection=selection)
         state = state._replace(selection=selection._replace(start=winner))
-        return candidates.decide(state, decision)
+        return training.decide(state, decision)
 
     def size(self, state: State) -> int:
         """Return the numbers of all statistics."""

@@ -126,19 +126,7 @@ def certificate_of(state: State) -> Bound | None:
 
 
 def statistics(group: Group, theta: Array, target: Numeric | None, least: int) -> list[Finished]:
-    """Return the clients' statistics under a linear model, with their parts of the certificate.
-
-    Parameters
-    ----------
-    group
-        The clients' rows.
-    theta
-        The model.
-    target
-        How the label of a regression is scaled; None for classes.
-    least
-        Fewest rows in a count.
-    """
+    """Return the clients' statistics under a linear model, with their parts of the certificate."""
     parts: list[certificate.Part | None] = [None] * len(group.names)
     if np.isfinite(group.problem.method.rho) and group.rows.size <= _MAX_CERTIFIED:
         parts = list(certificate.parts(group, theta))
@@ -156,21 +144,7 @@ def statistics(group: Group, theta: Array, target: Numeric | None, least: int) -
 def client_statistics(
     problem: Problem, theta: Array, X: Array, y: Array, p: Array, target: Numeric | None, least: int
 ) -> Finished:
-    """Return the statistics of one client under any model.
-
-    Parameters
-    ----------
-    problem, theta
-        The problem and its model.
-    X, y
-        (n, d) rows and (n,) encoded labels.
-    p
-        (n,) weights of the rows.
-    target
-        How the label of a regression is scaled; None for classes.
-    least
-        Fewest rows in a count.
-    """
+    """Return the statistics of one client under any model."""
     out = outputs(problem, theta, X)
     loss = problem.loss.value(out, y)
     learnt = constant_baseline.measure(problem, loss, y, p)

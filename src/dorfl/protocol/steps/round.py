@@ -13,7 +13,7 @@ from dorfl.federated.messages import Broadcast, Report
 from dorfl.federated.server import Server
 from dorfl.federated.simulation import Round
 from dorfl.linear.curvature import RESOLUTIONS, coarser
-from dorfl.protocol import candidates, pooled_rounds, resolution, training
+from dorfl.protocol import pooled_rounds, resolution, training
 from dorfl.protocol.messages import MAX_ROUNDS, NOT_ASKED, Agreement, Refused, Request
 from dorfl.protocol.state import State
 from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Sites, Step, unless
@@ -70,7 +70,7 @@ class TrainingRound(Step):
         if state.study.privacy.summed:
             (info,) = answers.values()
             if state.agreed.candidate is not None:
-                return candidates.keep_model(state, info.theta)
+                return training.keep_model(state, info.theta)
             return _ended(state, info)
         server = state.running
         for site in sorted(refused.keys() - server.last.keys()):
@@ -118,7 +118,7 @@ class TrainingRound(Step):
     def give_up(self, state: State, answers: Answers[Any], refused: Reasons) -> State | None:
         """Decide without a comparison if a site takes no part in the training of a candidate."""
         if state.agreed.candidate is not None and refused:
-            return candidates.decide(state, outliers.CAUTIOUS)._replace(step="compare")
+            return training.decide(state, outliers.CAUTIOUS)._replace(step="compare")
         return None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dorfl.data import preprocessing, sketch
 from dorfl.data.preprocessing import Deviation, summaries
-from dorfl.protocol import labels, private_columns, resolution, schema
+from dorfl.protocol import labels, private_columns, resolution
 from dorfl.protocol.messages import Refused, Request, Scales
 from dorfl.protocol.reply_validation import check_deviation, limit_count, limit_sketch
 from dorfl.protocol.state import State
@@ -27,7 +27,7 @@ class ColumnScaling(Step):
 
     def is_due(self, state: State) -> bool:
         """Return whether anything is scaled."""
-        return schema.needs_scales(state)
+        return resolution.needs_scales(state)
 
     def local(self, site: LocalSite, request: Request) -> Scales:
         """Return the deviations of columns and label from their centres."""
@@ -73,8 +73,8 @@ class ColumnScaling(Step):
             plan = resolution.plan_of(study)
             state = state.agree(transform=preprocessing.scale(transform, own, plan))
         if state.agreed.target is not None:
-            state = schema.scale_label(state, {s: a.label for s, a in answers.items() if a.label})
-        schema.check_columns(state)
+            state = labels.scale_label(state, {s: a.label for s, a in answers.items() if a.label})
+        resolution.check_columns(state)
         return state._replace(step=NEXT)
 
     def sum_settings(self, state: State) -> dict[str, Any]:

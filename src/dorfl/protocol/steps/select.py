@@ -9,13 +9,15 @@ from typing import Any
 
 from dorfl.federated import server as federated
 from dorfl.federated.simulation import Round
-from dorfl.protocol import candidates, resolution, training
+from dorfl.protocol import resolution, training
 from dorfl.protocol.messages import NOT_ASKED, Refused, Reports, Request
 from dorfl.protocol.state import State
 from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Sites, Step
 from dorfl.protocol.steps.round import check_report, local_report
 from dorfl.selection import constants, outliers
 from dorfl.selection.outliers import Decision
+
+_UNKNOWN = "the candidates are none that the study implies"
 
 
 class Select(Step):
@@ -37,7 +39,7 @@ class Select(Step):
             if not state.selection.models:
                 return state._replace(step=NEXT)
         selection = state.selection
-        left = candidates.untrained(selection.models)
+        left = selection.untrained
         if not left:
             return state.agree(candidate=None)._replace(step="compare")
         if state.study.privacy.summed:
@@ -63,9 +65,9 @@ class Select(Step):
         """Report on all candidates that are still trained."""
         if not request.broadcasts:
             raise Refused(NOT_ASKED)
-        candidates.check(request)
+        check_candidates(request)
         if not set(request.broadcasts) <= set(map(str, range(len(request.candidates)))):
-            raise Refused(candidates.UNKNOWN)
+            raise Refused(_UNKNOWN)
         reports = {}
         for place, sent in request.broadcasts.items():
             candidate = request.candidates[int(place)]
@@ -88,7 +90,7 @@ class Select(Step):
     def combine(self, state: State, answers: Answers[Reports], refused: Reasons) -> State:
         """Pass the reports to the candidates' servers; decide without them if a site refuses."""
         if refused:
-            return candidates.decide(state, outliers.CAUTIOUS)
+            return training.decide(state, outliers.CAUTIOUS)
         selection = state.selection
         servers, models = list(selection.servers), list(selection.models)
         for k, server in enumerate(selection.servers):
@@ -100,14 +102,14 @@ class Select(Step):
                 line = Round(
                     server.round, info.objective, info.gap, info.risks, info.lam, *received
                 )
-                return candidates.decide(
+                return training.decide(
                     state._replace(history=(*state.history, line)), outliers.CAUTIOUS
                 )
             servers[k] = None if info.done else after
             models[k] = info.theta if info.done else None
         selection = selection._replace(servers=tuple(servers), models=tuple(models))
         state = state._replace(selection=selection, spent=state.spent + 1)
-        return state if candidates.untrained(models) else state._replace(step="compare")
+        return state if selection.untrained else state._replace(step="compare")
 
 
 def _choose_candidates(state: State) -> State:
@@ -132,3 +134,16 @@ def _choose_candidates(state: State) -> State:
 def _running(state: State) -> dict[str, Any]:
     """Return the servers of candidates that are still trained, by place."""
     return {str(k): server for k, server in enumerate(state.selection.servers) if server}
+
+
+def check_candidates(request: Request) -> None:
+    """Raise Refused for candidates that the selection of outliers does not have."""
+    known = outliers.default_candidates()
+    allowed = {*known, *(candidate._replace(labels=True) for candidate in known)}
+    if not (request.agreement.row_limit and set(request.candidates) <= allowed):
+        raise Refused(_UNKNOWN)
+    if len(set(request.candidates)) < len(request.candidates):
+        raise Refused(_UNKNOWN)
+    models = request.models
+    if models is not None and (models.dtype != float or len(models) != len(request.candidates)):
+        raise Refused(_UNKNOWN)
