@@ -88,6 +88,17 @@ def test_a_summed_study_ends_within_two_rows_of_the_pooled_model(which, tmp_path
     assert one >= other - 100.0 * 2.1 / sum(end.rows)
 
 
+def test_rows_of_rare_classes_are_all_that_a_summed_study_lacks(tmp_path):
+    """A class with fewer than five rows at a site stays there; otherwise the accuracy is equal."""
+    tables = dealt("iris", 6, seed=3)
+    assert min(t["kind"].count(kind) for t in tables.values() for kind in set(t["kind"])) >= 5
+    end, _ = ended(tables, "dorfl", "summed")
+    assert sum(end.rows) == 150
+    assert accuracy(results.model_of(end), tables) == accuracy(
+        pooled(tables, "dorfl", tmp_path), tables
+    )
+
+
 def test_wine_summed_is_the_open_model_within_a_thousandth_if_no_median_is_needed():
     """Medians are those of histograms in a summed study, so that robustly scaled columns differ."""
     tables, standard = dealt("wine", 3), '[columns]\nscaling = "standard"'

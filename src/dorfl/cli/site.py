@@ -146,14 +146,14 @@ def _check_superlink(screen: Screen, address: str, ca: Path) -> None:
 def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None:
     """Show what a study would have this site send; ValueError if the study does not fit."""
     from dorfl.protocol.messages import Agreement, Refused
-    from dorfl.site import approval, disclosure
+    from dorfl.site import approval, rules
 
     try:
         agreement = Agreement("check", site.name, study)
         site.consent(agreement)
         rows = site.rows(agreement)
-        reason = disclosure.rows_objection(study, site.policy, rows.num_rows)
-        reason = reason or disclosure.identifier_objection(study, rows.column_names, rows)
+        reason = rules.rows_objection(study, site.policy, rows.num_rows)
+        reason = reason or rules.identifier_objection(study, rows.column_names, rows)
     except Refused as refusal:
         reason = str(refusal)
     if reason is not None:

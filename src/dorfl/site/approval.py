@@ -5,8 +5,8 @@ from __future__ import annotations
 from textwrap import fill
 
 from dorfl.protocol.settings import Study
-from dorfl.site.consent import mode_objection
 from dorfl.site.policy import Policy
+from dorfl.site.rules import mode_objection
 
 _LEAVES = {
     "summed": (

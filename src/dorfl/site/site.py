@@ -1,7 +1,7 @@
 """A site: it replies to the coordinator's requests within its policy, and rows stay here.
 
 A site replies to studies that a person there has approved, for columns it has released, in a mode
-that it allows, within its disclosure rules (:mod:`dorfl.site.disclosure`). All of that is checked
+that it allows, within its disclosure rules (:mod:`dorfl.site.rules`). All of that is checked
 before the first statistic. What it computes is a step's local part (:mod:`dorfl.protocol.steps`).
 In a summed study the site replies only to requests that it computes itself
 (:mod:`dorfl.site.replica`). The reason for a refusal holds no value; other errors stay in the
@@ -50,7 +50,7 @@ from dorfl.protocol.state import State
 from dorfl.protocol.step import Step, unless
 from dorfl.protocol.steps import location, network
 from dorfl.protocol.transcript import Relay, SignedReply, UnfitError
-from dorfl.site import approval, consent, disclosure, replica
+from dorfl.site import approval, replica, rules
 from dorfl.site.journal import Journal
 from dorfl.site.ledger import Ledger, mark_of
 from dorfl.site.policy import Policy
@@ -206,9 +206,9 @@ class Site:
 
     def consent(self, agreement: Agreement) -> None:
         """Raise Refused if the study asks for what the policy does not allow."""
-        unless(consent.objection(agreement, self.name, self.policy))
+        unless(rules.study_objection(agreement, self.name, self.policy))
         if agreement.study.privacy.summed:
-            unless(consent.sum_objection(agreement.study, self.name, self.key))
+            unless(rules.sum_objection(agreement.study, self.name, self.key))
 
     def admit(self, agreement: Agreement) -> None:
         """Raise Refused if no person approved the study, or a disclosure rule is against it.
@@ -227,8 +227,8 @@ class Site:
         if self.journal.recall(agreement.run, "begin", mark) is None:
             self.journal.record(agreement.run, "begin", mark)
         rows = self.rows(agreement)
-        unless(disclosure.rows_objection(study, self.policy, rows.num_rows))
-        unless(disclosure.identifier_objection(study, rows.column_names, rows))
+        unless(rules.rows_objection(study, self.policy, rows.num_rows))
+        unless(rules.identifier_objection(study, rows.column_names, rows))
 
     def local(self, step: Step, request: Request) -> Answer:
         """Return the site's own answer to a step, which a summed study masks before it is sent."""
@@ -298,7 +298,7 @@ class Site:
     def _saturation(self, agreement: Agreement, rows: int, whose: str) -> None:
         if agreement.study.training.model == "linear":
             problem = resolution.problem_of(agreement)
-            unless(disclosure.parameters_objection(problem, self.policy, rows, whose))
+            unless(rules.parameters_objection(problem, self.policy, rows, whose))
 
     def center(self, agreement: Agreement, X: Array, y: Array) -> Array:
         """Return the site's ξ̄, anything if there is no score; raise Refused if it is another's."""
@@ -331,5 +331,5 @@ class Site:
         """Return (n, d) standardised rows and (n,) labels as they are trained on."""
         rows = self.rows(agreement)
         if agreement.study.privacy.mode != "private":
-            unless(disclosure.transform_objection(agreement.transform, rows))
+            unless(rules.transform_objection(agreement.transform, rows))
         return training_rows.features(rows, agreement)
