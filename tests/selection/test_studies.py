@@ -13,7 +13,7 @@ from dorfl import RobustClassifier, RobustRegressor
 from dorfl.federated import server
 from dorfl.protocol import coordinator, resolution, settings, toml
 from dorfl.protocol.messages import Refusal, Reply
-from dorfl.protocol.steps import compare
+from dorfl.protocol.steps import select
 from dorfl.selection import outliers
 from dorfl.selection.outliers import Candidate, HeldOut, pairs_of
 from dorfl.site import local
@@ -90,7 +90,7 @@ def test_clients_that_are_numbers_are_listed_by_their_size():
 def test_reports_on_held_out_rows_are_checked():
     pairs = len(pairs_of(3))
     good = HeldOut(*(np.full(pairs, value) for value in (90.0, 3.0, 4.0, 5.0)), np.ones(3))
-    assert compare.check(good, 300) is None
+    assert select.check_held_out(good, 300) is None
     for bad in (
         good._replace(rows=np.full(pairs, 301.0)),
         good._replace(rows=np.full(pairs, -1.0)),
@@ -100,7 +100,7 @@ def test_reports_on_held_out_rows_are_checked():
         good._replace(differences=np.zeros(pairs + 1)),
         good._replace(losses=np.ones(4)),
     ):
-        assert compare.check(bad, 300) is not None
+        assert select.check_held_out(bad, 300) is not None
 
 
 def test_a_stiff_curvature_does_not_end_a_comparison():

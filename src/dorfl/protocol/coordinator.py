@@ -2,7 +2,7 @@
 
 A study is a sequence of steps (:mod:`dorfl.protocol.steps`). For every step, :func:`request` makes
 the request to a site, :func:`read` validates a reply, and :func:`receive` makes the next state of
-all answers. Everything that belongs to a step is in its own file; here steps follow each other.
+all answers. Everything that belongs to a step is in its class; here steps follow each other.
 
 Carriers only move messages: the same functions run in process and over a network, and give the same
 numbers. The state is everything that has to be saved. A coordinator that starts again from it sends

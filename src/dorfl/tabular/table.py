@@ -32,7 +32,7 @@ from dorfl.protocol.messages import Answer, Reports
 from dorfl.protocol.resolution import mechanism_of
 from dorfl.protocol.settings import Study
 from dorfl.protocol.state import Selection, State
-from dorfl.protocol.steps import compare, cutoff, finish, location
+from dorfl.protocol.steps import finish, location, select
 from dorfl.protocol.steps.certify import bounds
 from dorfl.selection import defaults, outliers
 from dorfl.selection.outliers import Candidate
@@ -199,7 +199,7 @@ class _Clients:
         assert state.centers is not None
         centers, agreed = dict(zip(state.sites, state.centers, strict=True)), state.agreed
         return self._each(
-            state, lambda name: cutoff.distances(*self.tables[name], centers[name], agreed)
+            state, lambda name: location.distances(*self.tables[name], centers[name], agreed)
         )
 
     def _train_candidates(self, state: State) -> dict[str, Answer]:
@@ -229,7 +229,7 @@ class _Clients:
 
         def losses(name: str) -> list[Array]:
             center = None if state.centers is None else state.centers[state.sites.index(name)]
-            return compare.candidate_losses(problem, models, *self.tables[name], agreed, center)
+            return select.candidate_losses(problem, models, *self.tables[name], agreed, center)
 
         found, least = self._each(state, losses), state.study.privacy.least
         small = [name for name, own in found.items() if len(own[0]) < outliers.STRATUM]

@@ -1,4 +1,4 @@
-"""The steps of a study, in order. Each is one object in a file of its own: :class:`Step`.
+"""The steps of a study, in order. Each is one object: :class:`Step`.
 
     enrol → columns → scales → location → cutoff → round … round → finish → certify
 
@@ -13,16 +13,13 @@ from __future__ import annotations
 from dorfl.protocol import messages
 from dorfl.protocol.step import Step
 from dorfl.protocol.steps.certify import Certify
-from dorfl.protocol.steps.columns import ColumnStatistics, Levels, Medians
-from dorfl.protocol.steps.compare import Compare
-from dorfl.protocol.steps.cutoff import Cutoff
+from dorfl.protocol.steps.columns import ColumnScaling, ColumnStatistics, Levels, Medians
 from dorfl.protocol.steps.enrol import Enrol
 from dorfl.protocol.steps.finish import Finish
-from dorfl.protocol.steps.location import ClassCenters, Location
+from dorfl.protocol.steps.location import ClassCenters, Cutoff, Location
 from dorfl.protocol.steps.network import NetworkRound
 from dorfl.protocol.steps.round import TrainingRound
-from dorfl.protocol.steps.scales import ColumnScaling
-from dorfl.protocol.steps.select import Select
+from dorfl.protocol.steps.select import Compare, Select
 
 DONE = "done"  # as `State.step`: the study has ended
 ORDER: list[Step] = []

@@ -1,4 +1,4 @@
-"""Step `location`: agree on the scales of columns among inliers, and on the centres of clients.
+"""Steps `location` and `cutoff`: agree on scales, centres, and distances within which inliers lie.
 
 In a summed study the step `class centers` follows if every client has a centre of its own: it shows
 whether classes differ in location. A client's own centre is known to the client alone.
@@ -15,12 +15,13 @@ from dorfl.data import robust, sketch
 from dorfl.data.preprocessing import Numeric, Transform, cells
 from dorfl.data.preprocessing.columns import numbers
 from dorfl.data.robust import SUBSAMPLE, LocationReport
-from dorfl.data.sketch import BLOCKS
+from dorfl.data.sketch import BLOCKS, Sketch
 from dorfl.protocol import resolution
 from dorfl.protocol.messages import NOT_ASKED, Agreement, Refused, Request
-from dorfl.protocol.reply_validation import MAX_NUMBER
+from dorfl.protocol.reply_validation import MAX_NUMBER, check_sketch, limit_sketch
 from dorfl.protocol.state import State
 from dorfl.protocol.step import NEXT, Answers, LocalSite, Reasons, Step
+from dorfl.selection.defaults import cutoff_of
 from dorfl.support.types import Array
 
 _MAX_LOCATION = 1e6  # largest entry of a centre, in standard deviations
@@ -221,3 +222,57 @@ def _measured(agreed: Agreement) -> list[int]:
     frozen = resolution.frozen_of(agreed.study, agreed.transform)
     free = [k for k in range(dims) if k not in frozen]
     return [*free, *([dims] if agreed.target is not None else [])]
+
+
+class Cutoff(Step):
+    """Agree on a cutoff for every outlier share, from sketches of squared distances."""
+
+    name = "cutoff"
+    answer = Sketch
+    sends = "a sketch of the distances of rows from their location"
+    is_summed = True
+
+    def is_due(self, state: State) -> bool:
+        """Return whether rows have centres to be far from."""
+        return state.centers is not None
+
+    def local(self, site: LocalSite, request: Request) -> Sketch:
+        """Return a sketch of the squared distances of the site's rows."""
+        agreement = request.agreement
+        if agreement.scales is None or agreement.center is None:
+            raise Refused(NOT_ASKED)
+        X, y = site.features(agreement)
+        return distances(X, y, site.center(agreement, X, y), agreement)
+
+    def validate(self, state: State, site: str, answer: Sketch) -> str | None:
+        """Check that the sketch is of the site's rows."""
+        rows = state.rows_of(site)
+        return check_sketch(answer, min(rows, SUBSAMPLE), lowest=0.0)
+
+    def limit_rows(self, answer: Sketch, rows: int, most: float) -> Sketch:
+        """Limit the rows of the sketch."""
+        return limit_sketch(answer, most)
+
+    def combine(self, state: State, answers: Answers[Sketch], refused: Reasons) -> State:
+        """Settle the cutoffs."""
+        sketches, shares = list(answers.values()), resolution.shares_of(state)
+        cutoffs = tuple((share, cutoff_of(sketches, share)) for share in shares)
+        return state.agree(cutoffs=cutoffs)._replace(step=NEXT)
+
+    def size(self, state: State) -> int:
+        """Return the numbers of a histogram."""
+        return sketch.ONE_SIDED
+
+    def encode(self, site: LocalSite, request: Request, answer: Sketch) -> Array:
+        """Return a histogram of the distances."""
+        return sketch.histogram(answer)
+
+    def decode(self, state: State, total: Array) -> tuple[State, Sketch]:
+        """Return the sketch of all rows."""
+        return state, sketch.from_histogram(total)
+
+
+def distances(X: Array, y: Array, center: Array, agreement: Agreement) -> Sketch:
+    """Return a sketch of squared distances from the centre of the rows, or of their classes."""
+    shape, least = resolution.shape_of(agreement), agreement.study.privacy.least
+    return robust.distance_sketch(X, robust.row_centers(center, y), shape, least)
