@@ -29,48 +29,25 @@ class Refused(Exception):  # noqa: N818 - a decision, not an error
 
 
 class Agreement(NamedTuple):
-    """What is agreed on so far; it goes with every request, for sites that were restarted.
-
-    Attributes
-    ----------
-    run, study
-        The name of the run, and the text of the study.
-    site, center
-        The site that a request is for, and its ξ̄ (or one by class) if the score has one. Both are
-        filled in by :meth:`~dorfl.protocol.state.State.for_site`.
-    columns, own_centers
-        From `enrol`: the columns, and whether all sites have enough rows for their own centres.
-    classes, transform, target
-        From `columns` and `scales`: how columns become features, and the label a class or a scaled
-        number.
-    scales, cutoffs
-        From `location` and `cutoff`: scales of the columns if a cost or a score needs them, and
-        pairs of an outlier share and a squared distance from ξ̄.
-    candidate, row_limit
-        The candidate that is trained to be compared, and how many rows of a site candidates see.
-    decision, reference
-        From `compare`: the decision, and (θ, σ) if rows with labels far from it are down-weighted.
-    scatter, decay
-        Scale of the residuals, once it is estimated. Weight decay of a network that is trained.
-    """
+    """What is agreed on so far; it goes with every request, for sites that were restarted."""
 
     run: str
-    site: str
+    site: str  # that the request is for
     study: Study
     columns: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     transform: Transform = NO_COLUMNS
-    target: Numeric | None = None
-    own_centers: bool = True
-    scales: ColumnScales | None = None
-    center: Array | None = None
-    cutoffs: tuple[tuple[float, float], ...] = ()
-    scatter: float | None = None
-    candidate: Candidate | None = None
-    row_limit: int = 0
-    decision: Decision | None = None
-    decay: float | None = None
-    reference: Array | None = None
+    target: Numeric | None = None  # how the label of a regression is scaled
+    own_centers: bool = True  # whether all sites have enough rows for centres of their own
+    scales: ColumnScales | None = None  # scales of the columns, if a cost or a score needs them
+    center: Array | None = None  # the site's ξ̄, where the score has one; or one a class
+    cutoffs: tuple[tuple[float, float], ...] = ()  # (outlier share, squared distance from ξ̄)
+    scatter: float | None = None  # scale of the residuals, once the model is trained
+    candidate: Candidate | None = None  # while it is trained to be compared with others
+    row_limit: int = 0  # rows of a site that candidates see
+    decision: Decision | None = None  # what the comparison of candidates came to
+    decay: float | None = None  # once a network is trained: ½ decay ‖θ‖² is added to its objective
+    reference: Array | None = None  # (θ, σ): rows with labels far from it are down-weighted
 
 
 class Outcome(NamedTuple):
@@ -96,38 +73,18 @@ class Outcome(NamedTuple):
 
 
 class Summing(NamedTuple):
-    """Settings of a secure sum, the same for all sites: see :mod:`dorfl.federated.secure_sum`.
+    """Settings of a secure sum, the same for all sites: :mod:`dorfl.federated.secure_sum`."""
 
-    Attributes
-    ----------
-    of
-        The step whose answers are summed.
-    label
-        The head of the transcript when the sum began, from which masks are derived.
-    keys
-        Public keys by site.
-    alive
-        Sites whose masked numbers arrived; empty in the first exchange.
-    rows, most
-        Rows of all sites, by which weights are divided, and the most that a site counts for.
-    tilt
-        In rounds, how reports are weighted.
-    levels
-        Levels by column that are counted; the label is "".
-    units, medians
-        By column, the unit of distances, and the value around which rows are counted.
-    """
-
-    of: str
-    label: bytes
-    keys: dict[str, bytes]
-    alive: tuple[str, ...] = ()
-    rows: int = 0
-    most: int = 0
-    tilt: SumSettings = SumSettings()
-    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - replaced, never changed in place
-    units: dict[str, float] = {}  # noqa: RUF012 - so are these
-    medians: dict[str, float] = {}  # noqa: RUF012
+    of: str  # step whose answers are summed
+    label: bytes  # head of the transcript when the sum began, from which masks are derived
+    keys: dict[str, bytes]  # public keys by site
+    alive: tuple[str, ...] = ()  # sites whose masked numbers arrived; none in the first exchange
+    rows: int = 0  # of all sites, by which weights are divided
+    most: int = 0  # rows that a site counts for
+    tilt: SumSettings = SumSettings()  # in rounds, how reports are weighted
+    levels: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - counted, by column; the label is ""
+    units: dict[str, float] = {}  # noqa: RUF012 - of distances, by column
+    medians: dict[str, float] = {}  # noqa: RUF012 - around which rows are counted, by column
 
 
 class Request(NamedTuple):

@@ -21,15 +21,7 @@ _MAX_ROWS_RATIO = 4  # most rows that a site counts for, in rows of the median s
 
 
 class NetworkTraining(NamedTuple):
-    """The training of a network, as plain arrays: see :class:`dorfl.networks.server.ServerState`.
-
-    Attributes
-    ----------
-    usual
-        Length of the update and risk of the median site.
-    answered
-        The last round that each site replied to.
-    """
+    """The training of a network: :class:`dorfl.networks.server.ServerState` as plain arrays."""
 
     round: int
     theta: Array
@@ -38,107 +30,49 @@ class NetworkTraining(NamedTuple):
     lam: Array
     risks: Array
     before: Array
-    usual: tuple[float, float] = (0.0, 1.0)
-    answered: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
+    usual: tuple[float, float] = (0.0, 1.0)  # length of the update and risk of the median site
+    answered: dict[str, int] = {}  # noqa: RUF012 - the last round that each site replied to
 
 
 class ColumnSums(NamedTuple):
-    """Columns of a summed study, while their statistics are added up.
+    """Columns of a summed study, while their statistics are added up."""
 
-    Attributes
-    ----------
-    levels
-        Levels by column that are counted; the label is "".
-    named
-        By site, the kinds of columns and the names of their levels.
-    units
-        By column, the unit of distances.
-    medians
-        By column, the last estimate of a median that is not found yet.
-    found
-        The columns so far, as one site with all rows would report them.
-    turns
-        How many sums the medians took.
-    """
-
-    named: dict[str, Columns] = {}  # noqa: RUF012 - replaced, never changed in place
-    units: dict[str, float] = {}  # noqa: RUF012
-    medians: dict[str, float] = {}  # noqa: RUF012
-    found: Columns | None = None
-    turns: int = 0
+    named: dict[str, Columns] = {}  # noqa: RUF012 - kinds and names of levels, by site
+    units: dict[str, float] = {}  # noqa: RUF012 - of distances, by column
+    medians: dict[str, float] = {}  # noqa: RUF012 - last estimates of those not found yet
+    found: Columns | None = None  # so far, as one site with all rows would report them
+    turns: int = 0  # sums that the medians took
 
 
 class PooledTraining(NamedTuple):
-    """Training from sums: see :mod:`dorfl.protocol.pooled_rounds`.
+    """Training from sums: see :mod:`dorfl.protocol.pooled_rounds`."""
 
-    Attributes
-    ----------
-    tilt
-        How the reports of a round are weighted.
-    tried
-        Levels that were tried in this round.
-    among
-        Sites in the sum that the solver received last.
-    upper, best
-        Least known upper bound of the worst risk, and the θ that has it.
-    lower
-        Lower bound of the worst risk.
-    """
-
-    tilt: SumSettings = SumSettings()
-    tried: LevelSearch = LevelSearch()
-    among: tuple[str, ...] = ()
-    upper: float = np.inf
-    best: Array | None = None
-    lower: float = -np.inf
+    tilt: SumSettings = SumSettings()  # how the reports of a round are weighted
+    tried: LevelSearch = LevelSearch()  # levels in this round
+    among: tuple[str, ...] = ()  # sites in the sum that the solver received last
+    upper: float = np.inf  # least known upper bound of the worst risk
+    best: Array | None = None  # θ with this bound
+    lower: float = -np.inf  # lower bound of the worst risk
 
 
 class SecureSum(NamedTuple):
-    """The secure sum at hand.
+    """The secure sum at hand."""
 
-    Attributes
-    ----------
-    of
-        The step whose replies are summed.
-    label
-        Label of the sum that is being opened; empty until sites have sent masked numbers.
-    masked
-        Masked numbers by site.
-    refused
-        By site, why it is not in the sum.
-    voids
-        How many sums in a row could not be opened.
-    """
-
-    of: str = ""
-    label: bytes = b""
-    masked: dict[str, Masked] = {}  # noqa: RUF012 - replaced, never changed in place
-    refused: dict[str, str] = {}  # noqa: RUF012
-    voids: int = 0
+    of: str = ""  # step whose replies are summed
+    label: bytes = b""  # of the sum that is being opened; empty before masked numbers arrived
+    masked: dict[str, Masked] = {}  # noqa: RUF012 - masked numbers by site
+    refused: dict[str, str] = {}  # noqa: RUF012 - by site, why it is not in the sum
+    voids: int = 0  # sums in a row that could not be opened
 
 
 class Selection(NamedTuple):
-    """Candidates for the outlier share, while they are trained and compared.
-
-    Attributes
-    ----------
-    candidates
-        The candidates.
-    servers
-        The server of each candidate that is in training.
-    models
-        θ of each candidate that is trained; empty if none is compared.
-    compared
-        Statistics of held-out losses, of all clients.
-    start
-        θ of the selected candidate, from which the final training starts.
-    """
+    """Candidates for the outlier share, while they are trained and compared."""
 
     candidates: tuple[Candidate, ...] = outliers.default_candidates()
-    servers: tuple[Server | None, ...] = ()
-    models: tuple[Array | None, ...] = ()
-    compared: HeldOut | None = None
-    start: Array | None = None
+    servers: tuple[Server | None, ...] = ()  # of candidates in training
+    models: tuple[Array | None, ...] = ()  # θ of those trained; empty if none is compared
+    compared: HeldOut | None = None  # statistics of held-out losses, of all clients
+    start: Array | None = None  # θ of the selected candidate: the final training starts there
 
     @property
     def untrained(self) -> list[int]:
@@ -147,69 +81,34 @@ class Selection(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that a coordinator carries through a study, in the order of its phases.
+    """Everything that a coordinator carries through a study, in the order of its phases."""
 
-    Attributes
-    ----------
-    agreed
-        What sites know too: each request brings it.
-    sites
-        Names of the sites, in the order of all arrays.
-    step, number
-        The step at hand, and how many steps are closed.
-    head, absences
-        Digest of all replies so far (:mod:`dorfl.protocol.transcript`), and by site how many steps
-        went on without it.
-    here, sizes, network
-        In one process: whether all rows are here, so that nothing is a site's word alone; weights
-        of clients if rows do not count alike; whether a network follows although the study does
-        not say so.
-    rows, keys
-        Rows of each site, and its public key in a summed study.
-    sum, column_sums, pooled
-        The sum at hand, of columns and of rounds, in a summed study.
-    centers
-        ξ̄ by site, or by site and class, if the score has one.
-    selection, spent
-        Candidates for the outlier share, and rounds that are not of the final training.
-    server, network_training, history
-        The training of a linear model or a network, and its rounds.
-    trained
-        The model, once it is trained: see :attr:`outcome`.
-    finished, released
-        Statistics under the model by site; in a summed study, those that sites release.
-    bounds, withheld
-        Parts of the certificate by site, and why there is none.
-    results
-        Results that no other step uses, by step.
-    """
-
-    agreed: Agreement
-    sites: tuple[str, ...]
-    step: str = "enrol"
-    number: int = 0
-    head: bytes = b""
-    absences: dict[str, int] = {}  # noqa: RUF012 - replaced, never changed in place
-    here: bool = False
-    sizes: tuple[float, ...] = ()
-    network: bool = False
-    rows: tuple[int, ...] = ()
-    keys: dict[str, bytes] = {}  # noqa: RUF012 - so are these
+    agreed: Agreement  # what sites know too: each request brings it
+    sites: tuple[str, ...]  # in the order of all arrays
+    step: str = "enrol"  # the step at hand
+    number: int = 0  # of steps that are closed
+    head: bytes = b""  # digest of all replies so far: see dorfl.protocol.transcript
+    absences: dict[str, int] = {}  # noqa: RUF012 - steps that went on without a site
+    here: bool = False  # whether all rows are in this process: nothing is a site's word alone
+    sizes: tuple[float, ...] = ()  # weights of clients, if rows do not count alike
+    network: bool = False  # whether a network follows although the study does not say so
+    rows: tuple[int, ...] = ()  # of each site
+    keys: dict[str, bytes] = {}  # noqa: RUF012 - public keys of sites that sum
     sum: SecureSum = SecureSum()
     column_sums: ColumnSums = ColumnSums()
     pooled: PooledTraining = PooledTraining()
-    centers: Array | None = None
+    centers: Array | None = None  # ξ̄ by site, or by site and class, if the score has one
     selection: Selection = Selection()
-    spent: int = 0
-    server: Server | None = None
+    spent: int = 0  # rounds that are not of the final training
+    server: Server | None = None  # in training: see `running`
     network_training: NetworkTraining | None = None
     history: tuple[Round, ...] = ()
-    trained: Outcome | None = None
-    finished: dict[str, Finished] = {}  # noqa: RUF012
-    released: dict[str, Released] = {}  # noqa: RUF012
-    bounds: dict[str, CertificateReport] = {}  # noqa: RUF012
-    withheld: dict[str, str] = {}  # noqa: RUF012
-    results: dict[str, Array] = {}  # noqa: RUF012
+    trained: Outcome | None = None  # see `outcome`
+    finished: dict[str, Finished] = {}  # noqa: RUF012 - statistics under the model
+    released: dict[str, Released] = {}  # noqa: RUF012 - in a summed study, if a site releases them
+    bounds: dict[str, CertificateReport] = {}  # noqa: RUF012 - parts of the certificate
+    withheld: dict[str, str] = {}  # noqa: RUF012 - sites without a part, and why
+    results: dict[str, Array] = {}  # noqa: RUF012 - that no other step uses, by step
 
     @property
     def run(self) -> str:

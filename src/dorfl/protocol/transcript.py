@@ -54,24 +54,12 @@ class SignedReply(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """Coordinator to site: a request, and the replies that it follows from.
+    """Coordinator to site: a request, and the replies that it follows from."""
 
-    Attributes
-    ----------
-    number
-        Steps that were closed before this request.
-    first
-        The number of the first step in `steps`.
-    steps
-        The replies of steps `first`, `first` + 1, …
-    request
-        What the coordinator computed from all replies.
-    """
-
-    number: int
-    first: int
-    steps: tuple[tuple[SignedReply, ...], ...]
-    request: Request
+    number: int  # steps that were closed before this request
+    first: int  # number of the first step in `steps`
+    steps: tuple[tuple[SignedReply, ...], ...]  # replies of steps first, first + 1, …
+    request: Request  # what the coordinator computed from all replies
 
     @staticmethod
     def is_tagged() -> bool:
