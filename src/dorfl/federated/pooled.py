@@ -53,45 +53,20 @@ class Stage(NamedTuple):
 
 
 class SumSettings(NamedTuple):
-    """Settings of a round's sum, the same for all clients.
+    """Settings of a round's sum, the same for all clients."""
 
-    Attributes
-    ----------
-    level : float
-        The level c.
-    tau : float, optional
-        The temperature τ; None if there is no tilt.
-    finest : float, optional
-        Smallest temperature s of the upper bound; None if no bound is needed.
-    stages : tuple of Stage
-        Steps of the multipliers so far.
-    """
-
-    level: float = 0.0
-    tau: float | None = None
-    finest: float | None = None
-    stages: tuple[Stage, ...] = ()
+    level: float = 0.0  # c
+    tau: float | None = None  # temperature τ; None if there is no tilt
+    finest: float | None = None  # smallest temperature s of the upper bound, if one is needed
+    stages: tuple[Stage, ...] = ()  # steps of the multipliers so far
 
 
 class Pooled(NamedTuple):
-    """Content of a sum.
+    """Content of a sum."""
 
-    Attributes
-    ----------
-    report : Report
-        Φ with its gradient and curvature, as the report of one client.
-    upper : float
-        Upper bound of all clients' risks; infinite if the sum gives none.
-    weight : float
-        Σ a_i, for :func:`relevel`.
-    imputed : bool
-        Whether some curvature is imputed.
-    """
-
-    report: Report
-    upper: float
-    weight: float
-    imputed: bool = False
+    report: Report  # Φ with its gradient and curvature, as the report of one client
+    upper: float  # bound of all clients' risks; infinite if the sum gives none
+    imputed: bool = False  # whether some curvature is imputed
 
 
 def size(task: Task, shape: Shape) -> int:
@@ -184,7 +159,7 @@ def combine(
         bounds = tilt.level + _ladder(tilt.finest)[usable] * np.log(most)
         upper = float(bounds.min(initial=np.inf))
     report = Report(name, number, rows, float(value), gradient, packed)
-    return Pooled(report, upper, a, without > 0)
+    return Pooled(report, upper, without > 0)
 
 
 class LevelSearch(NamedTuple):
