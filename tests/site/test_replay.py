@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import dorfl
-from dorfl.protocol import coordinator, rounding, transcript
+from dorfl.protocol import coordinator, transcript
 from dorfl.protocol.messages import Enrolled, Refusal, Reply, Request
 from dorfl.protocol.transcript import Exchange, Relay, SignedReply, Transcript
-from dorfl.site import local
+from dorfl.site import local, replica
 from dorfl.site.journal import Journal
 from dorfl.site.policy import Policy
 from dorfl.support import wire
@@ -290,7 +290,7 @@ def test_a_coordinator_that_rounds_differently_is_followed(method, monkeypatch):
         step = Exchange(state, log)
         own = coordinator.request(state, state.sites[0])
         relayed = elsewhere(own)
-        state = rounding.adopt(state, own, relayed)  # the coordinator's own numbers
+        state = replica.adopt(state, own, relayed)  # the coordinator's own numbers
         step.state = state
         for name in coordinator.recipients(state):
             while not step.read(name, sites[name].respond(step.payload(name))):
@@ -309,7 +309,7 @@ def test_requests_that_differ_by_more_than_rounding_are_not_the_same():
         moved = theta + size * np.abs(theta).max() * np.sign(theta)
         task = own.broadcast.task._replace(theta=moved)
         other = own._replace(broadcast=own.broadcast._replace(task=task))
-        assert (rounding.distance(own, other) <= rounding.TOLERANCE) == near
+        assert (replica.distance(own, other) <= replica.TOLERANCE) == near
 
 
 def test_no_policy_is_needed_to_take_part_in_sums():

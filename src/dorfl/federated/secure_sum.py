@@ -137,11 +137,6 @@ def impossible(total: Array) -> bool:
     return bool((np.abs(whole.astype(np.float64)) >= _MOST).any())
 
 
-def rounding(bits: int, sites: int) -> float:
-    """Return the largest rounding error of a sum over so many sites."""
-    return float(np.ldexp(0.5 * sites, -bits))
-
-
 def _derive(secret: bytes, purpose: bytes, context: bytes) -> bytes:
     info = b"dorfl secure sum " + len(purpose).to_bytes(2, "big") + purpose + context
     return HKDF(hashes.SHA256(), KEY, salt=None, info=info).derive(secret)
