@@ -1,8 +1,9 @@
 """Compute rows from the honest reports of a study, in the open and as sums.
 
-    python benchmarks/sum_leaks.py [iris] [wine] [1] [3] [6] [10]
+    python benchmarks/sum_leaks.py [iris] [wine] [1] [3] [6] [10] [starts=8] [steps=400]
 
-Names are tables, and numbers are those of sites in a sum; by default all.
+Names are tables, and numbers are those of sites in a sum; by default all. A fit has so many starts,
+and each of them so many steps.
 
 A coordinator that sends only the study's own requests knows θ of every round, and value, gradient
 and Hessian of the loss at it: of each site in an open study, their sums over all sites in a summed
@@ -34,8 +35,7 @@ TABLES = {"iris": load_iris, "wine": load_wine}
 ROWS = 30  # of a site
 SITES = (1, 3, 6, 10)  # in a sum; 1 is an open study
 CLOSE = 0.01  # standard deviations
-TRIES = 8  # starts, until one explains the numbers
-EVALUATIONS = 400  # of a start
+LIMITS = {"starts": 8, "steps": 400}  # starts, until one explains the numbers
 EXACT = 1e-20  # half the sum of squared errors at which numbers count as explained
 STARTS = {"1 sd away": True, "none": False}
 
@@ -104,7 +104,7 @@ def fit_rows(
 
     exact = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15)
     return least_squares(
-        wrong, start.ravel(), derivatives, method="lm", max_nfev=EVALUATIONS, **exact
+        wrong, start.ravel(), derivatives, method="lm", max_nfev=LIMITS["steps"], **exact
     )
 
 
@@ -132,7 +132,7 @@ def run(name: str, counts: list[int] | None = None) -> None:
         cells = []
         for near in STARTS.values():
             fits = []
-            for _ in range(TRIES):
+            for _ in range(LIMITS["starts"]):
                 noise = rng.normal(size=own.shape)
                 fits.append(fit_rows(thetas, sums, own + noise if near else noise, labels))
                 if fits[-1].cost < EXACT:  # the coordinator sees that the numbers are explained
@@ -149,5 +149,7 @@ if __name__ == "__main__":
     print(f"| table | reports | {' | '.join('start: ' + s for s in STARTS)} | rule lets it begin |")
     print("| --- " * 5 + "|")
     counts = [int(word) for word in sys.argv[1:] if word.isdecimal()]
-    for table in [word for word in sys.argv[1:] if not word.isdecimal()] or TABLES:
+    given = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
+    LIMITS.update({name: int(value) for name, value in given.items()})
+    for table in [word for word in sys.argv[1:] if word in TABLES] or TABLES:
         run(table, counts)

@@ -35,6 +35,6 @@ def test_one_lying_site_chooses_theta_and_reads_a_row_of_the_others(capsys):
 
 def test_what_can_be_computed_from_sums_is_measured(capsys):
     run = runpy.run_path(str(BENCHMARKS / "sum_leaks.py"))["run"]
-    run.__globals__.update(SITES=(1, 3), ROWS=12, TRIES=1, EVALUATIONS=2)
+    run.__globals__.update(SITES=(1, 3), ROWS=12, LIMITS={"starts": 1, "steps": 2})
     run("iris")
     assert len(capsys.readouterr().out.splitlines()) == 2
