@@ -1,8 +1,7 @@
-"""The benchmark's page from what was run: PYTHONPATH=. python docs/benchmark.py [results]
+"""Make the benchmark's page from its results: PYTHONPATH=. python docs/benchmark.py [results]
 
-Given a folder of results, what its cells found goes into docs/benchmark.json, in the place of what
-was known of the same rows and method; without one, the file stays as it is. Then every table that
-docs/benchmark.md has a mark for is made from it. Needs PyTorch, as the benchmark does.
+Given a folder of results, docs/benchmark.json is made from its cells. Then the tables of
+docs/benchmark.md are made from docs/benchmark.json. Needs PyTorch, as the benchmark does.
 """
 
 import json
@@ -15,47 +14,55 @@ from refresh import DOCS, fill
 from dorfl.report.content import Table
 from dorfl.report.tables import as_markdown
 from experiments import benchmark
-from experiments.candidates import CLEAN, NAMES
+from experiments.candidates import CLEAN, CONSTANT
 from experiments.claims import effect
 from experiments.pages.common import percent
 
 KEPT = ("worst", "mean", "weight_of_wrong_rows", "rounds", "bytes", "words")
 SEEDS = 3  # fewer, and a cell is not in the tables
+JUDGED = ("DOR-FL", "DOR-FL, capped", "DOR-FL, by size")  # each beside FedAvg
 Known = dict[str, dict[str, list[dict[str, Any]]]]  # data set; kind/method; seeds
 
 
-def gathered(known: Known, results: Path) -> Known:
-    """What was known, and what the folder's cells found, the last of which was tuned last."""
+def gathered(results: Path) -> Known:
+    """Return what the complete kinds of rows of a folder found, the last tuning of each."""
     found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     folder = results / "cells" / "benchmark"
     for file in sorted(folder.glob("train*.json"), key=lambda path: path.stat().st_mtime):
         record = json.loads(file.read_text(encoding="utf-8"))
-        told, run = record["arguments"], record["result"]
-        place = (told["data"], f"{told['kind']}/{told['method']}")
-        found.setdefault(place, {})[told["seed"]] = {key: _short(run[key]) for key in KEPT}
-    for (data, cell), runs in found.items():
-        known.setdefault(data, {})[cell] = [runs[seed] for seed in sorted(runs)]
-    return known
+        cell, run = record["arguments"], record["result"]
+        place = (cell["data"], f"{cell['kind']}/{cell['method']}")
+        found.setdefault(place, {})[cell["seed"]] = {
+            key: float(f"{run[key]:.5g}") if isinstance(run[key], float) else run[key]
+            for key in KEPT
+        }
+    known: Known = {}
+    for (data, name), runs in sorted(found.items()):
+        known.setdefault(data, {})[name] = [runs[seed] for seed in sorted(runs)]
+    for data, cells in known.items():
+        kinds = {kind for kind, _ in complete(cells)}
+        known[data] = {name: runs for name, runs in cells.items() if name.split("/")[0] in kinds}
+    return {data: cells for data, cells in known.items() if cells}
 
 
 def tables(known: Known) -> dict[str, str]:
     """Return the tables of all data sets by name, as Markdown, and the verdicts over all."""
     made, verdicts = {}, []
-    for data, cells in known.items():
-        found = complete(cells)
-        if not found:
-            continue
+    for data in (name for name in benchmark.SETS if name in known):
+        found = complete(known[data])
         kinds = list(dict.fromkeys(kind for kind, _ in found))
-        names = [name for name in (*NAMES, CLEAN) if any(name == n for _, n in found)]
+        names = [name for name in benchmark.EVERY if any(name == n for _, n in found)]
         rows: list[list[Any]] = [
             [name, *(percent([run["worst"] for run in found[kind, name]]) for kind in kinds)]
             for name in names
         ]
-        table = Table(data, "", ("method", *kinds), rows, ".1f", "", "max", (CLEAN,))
-        made[f"benchmark-{data}"] = as_markdown(table)
+        table = Table(data, "", ("method", *kinds), rows, ".1f", "", "max", (CONSTANT, CLEAN))
+        made[f"benchmark-{data}"] = as_markdown(table).replace(" ± ", "±")
         verdicts += [[data, kind, *_against(found, kind)] for kind in kinds]
-    columns = ("rows", "wrong", "worst client, DOR-FL against FedAvg", "against AFL")
-    made["benchmark-verdicts"] = as_markdown(Table("verdicts", "", columns, verdicts))
+    columns = ("rows", "wrong", *JUDGED)
+    made["benchmark-verdicts"] = as_markdown(Table("verdicts", "", columns, verdicts)).replace(
+        " ± ", "±"
+    )
     return made
 
 
@@ -73,34 +80,25 @@ def complete(cells: dict[str, list[dict[str, Any]]]) -> dict[tuple[str, str], li
 
 
 def _against(found: dict[tuple[str, str], list[dict[str, Any]]], kind: str) -> list[str]:
-    """Return whether DOR-FL helps, paired by seed, by the rule of the whole study."""
-    cells = []
-    for other in ("FedAvg", "AFL"):
-        pairs = zip(found[kind, "DOR-FL"], found[kind, other], strict=False)
-        cells.append(effect([100.0 * (one["worst"] - two["worst"]) for one, two in pairs]))
-    return cells
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    return [_short(one) for one in value] if isinstance(value, list) else value
+    """Return the effect of DOR-FL on the worst client against FedAvg, by the study's rule."""
+    base = [run["worst"] for run in found[kind, "FedAvg"]]
+    pairs = [zip((run["worst"] for run in found[kind, name]), base, strict=True) for name in JUDGED]
+    return [effect([100.0 * (ours - other) for ours, other in runs]) for runs in pairs]
 
 
 def main(results: Path | None) -> None:
-    """Gather, and write the page."""
+    """Write the record of the results, if a folder is given, and the tables of the page."""
     file = DOCS / "benchmark.json"
-    known: Known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if results is not None:
-        known = gathered(known, results)
         lines = [
             f" {json.dumps(data)}: {{\n" + ",\n".join(
                 f"  {json.dumps(cell)}: {json.dumps(runs, ensure_ascii=False)}"
-                for cell, runs in sorted(cells.items())
+                for cell, runs in cells.items()
             ) + "\n }"
-            for data, cells in sorted(known.items())
+            for data, cells in gathered(results).items()
         ]  # fmt: skip
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    known: Known = json.loads(file.read_text(encoding="utf-8"))
     fill(DOCS / "benchmark.md", tables(known).__getitem__)
 
 

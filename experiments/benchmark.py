@@ -81,7 +81,7 @@ def _table(about: str, frame: Callable[[], pd.DataFrame], label: str, client: st
 
 SETS: dict[str, Data] = {
     "three": Data(
-        "Fashion-MNIST, three classes, one per client; network 784-128-3", _three, Setup(), 600
+        "Fashion-MNIST, three classes, one per client; network 784-128-3", _three, Setup(), 300
     ),
     "compas": _table(
         "COMPAS, clients by race; two-layer network", _compas, "two_year_recid", "race"

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,22 +32,22 @@ def test_the_page_has_the_tables_of_its_file(docs, tmp_path):
     assert "| DOR-FL |" in made
 
 
-def test_what_was_run_takes_the_place_of_what_was_known(docs, tmp_path):
+def test_the_record_is_made_from_the_cells_of_a_folder(docs, tmp_path):
     folder = tmp_path / "results" / "cells" / "benchmark"
     folder.mkdir(parents=True)
-    run = {
-        "worst": 0.123456, "mean": 0.5, "weight_of_wrong_rows": None, "rounds": 600,
-        "bytes": 1, "words": "rate 1", "lam": [1.0],
-    }  # fmt: skip
-    for seed in (0, 1, 2):
-        told = {"data": "compas", "kind": "negate", "method": "AFL", "seed": seed}
-        (folder / f"train{seed}.json").write_text(json.dumps({"arguments": told, "result": run}))
-    docs.main(tmp_path / "results")
-    known = json.loads((tmp_path / "benchmark.json").read_text(encoding="utf-8"))
+    run = {"worst": 0.123456, "mean": 0.5, "weight_of_wrong_rows": None, "rounds": 600,
+           "bytes": 1, "words": "rate 1", "lam": [1.0]}  # fmt: skip
+    methods = ("FedAvg", "AFL", *docs.JUDGED)
+    for k, (method, seed) in enumerate(product(methods, (0, 1, 2))):
+        cell = {"data": "compas", "kind": "negate", "method": method, "seed": seed}
+        (folder / f"train{k}.json").write_text(json.dumps({"arguments": cell, "result": run}))
+    known = docs.gathered(tmp_path / "results")
+    assert list(known) == ["compas"]
     assert [one["worst"] for one in known["compas"]["negate/AFL"]] == [0.12346] * 3
     assert "lam" not in known["compas"]["negate/AFL"][0]
-    assert "| AFL |" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
-    assert "12.3 ± 0.0" in (tmp_path / "benchmark.md").read_text(encoding="utf-8")
+    made = docs.tables(known)
+    assert "| AFL | **12.3±0.0** |" in made["benchmark-compas"]
+    assert "| compas | negate | nothing: +0.0±0.0 |" in made["benchmark-verdicts"]
 
 
 def test_no_cell_is_empty_or_of_fewer_than_three_seeds(docs):
