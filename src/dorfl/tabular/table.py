@@ -210,7 +210,9 @@ class _Clients:
         }
         if candidates != self.candidates:
             self.candidates = candidates
-            self.groups = {k: self.stack(state.agree(candidate=candidates[k])) for k in servers}
+            alike = {k: candidates[k]._replace(ridge=1.0) for k in servers}  # rows know no ridge
+            stacked = {one: self.stack(state.agree(candidate=one)) for one in {*alike.values()}}
+            self.groups = {k: stacked[one] for k, one in alike.items()}
         least, seed = state.study.privacy.least, state.study.training.seed
         found: dict[str, dict[str, Report]] = {name: {} for name in state.sites}
         for k, server in servers.items():
