@@ -74,6 +74,11 @@ class Presence:
     seen: float
     warned: str = ""  # the session of another process that was turned away last
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is closed, or silent for long."""
+        return self.transport.is_closing() or time.time() - self.seen > AWAY_SECONDS
+
 
 class Mailbox:
     """Requests that wait for their sites, and replies that wait for the coordinator.
@@ -97,9 +102,8 @@ class Mailbox:
         """Note that a process answers for a site; 409 if another one does."""
         session, now = request.headers.get(SESSION_HEADER, "")[:64], time.time()
         assert request.transport is not None
-        self.sweep()
         known = self.present.get(site)
-        if known is None:
+        if known is None or known.has_ended:
             known = self.present[site] = Presence(session, request.transport, now, now)
             self._changed()
         elif known.session != session:
@@ -117,7 +121,7 @@ class Mailbox:
     def sweep(self) -> None:
         """Forget sites whose connection has ended."""
         for site, known in list(self.present.items()):
-            if known.transport.is_closing() or time.time() - known.seen > AWAY_SECONDS:
+            if known.has_ended:
                 del self.present[site]
                 self._changed()
 

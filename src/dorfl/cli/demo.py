@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,10 +47,17 @@ def federation(
 
 def _over_https(folder: Path) -> None:
     """Run the study over HTTPS."""
-    fed = str(folder / "fed")
-    with _server(fed), contextlib.ExitStack() as sites:
+    federation = opened(folder / "fed")
+    fed, server = str(federation.path), f"127.0.0.1:{federation.port}"
+    with contextlib.ExitStack() as running:
+        _call("server", "start", fed, "--address", "127.0.0.1", "--detach")
+        running.callback(_call, "stop", fed)
         for site in _SITES:
-            sites.enter_context(_site(folder, site))
+            words = ["site", "start", str(folder / site), "--data", str(folder / f"{site}.csv")]
+            words += ["--server", server, "--ca", str(federation.keys / "ca.crt")]
+            child = subprocess.Popen([*_DORFL, *words])
+            running.callback(child.wait)
+            running.callback(child.terminate)
         _call("run", fed, str(folder / "study.toml"))
 
 
@@ -142,29 +148,6 @@ def _prepare(folder: Path, seed: int) -> None:
         'name = "demo"\n[data]\nlabel = "label"\n[method]\nmixture = "agnostic"\n'
         '[privacy]\nreports = "open"\n'
     )
-
-
-@contextlib.contextmanager
-def _server(fed: str) -> Iterator[None]:
-    _call("server", "start", fed, "--address", "127.0.0.1", "--detach")
-    try:
-        yield
-    finally:
-        _call("stop", fed)
-
-
-@contextlib.contextmanager
-def _site(folder: Path, site: str) -> Iterator[None]:
-    server = f"127.0.0.1:{opened(folder / 'fed').port}"
-    command = [*_DORFL, "site", "start", str(folder / site), "--data", str(folder / f"{site}.csv")]
-    child = subprocess.Popen(
-        [*command, "--server", server, "--ca", str(folder / "fed" / "keys" / "ca.crt")]
-    )
-    try:
-        yield
-    finally:
-        child.terminate()
-        child.wait()
 
 
 def _in_process(folder: Path) -> Outcome:
