@@ -247,7 +247,7 @@ def test_systemd_understands_every_line_of_the_units(place):
     units = [*place.glob("*/flower/*.service")]
     for file in EXAMPLES.glob("*.service"):
         text = file.read_text().replace(
-            "/opt/dorfl/bin/dorfl", shutil.which("dorfl", path=path_of())
+            "/opt/dorfl/bin/dorfl", shutil.which("dorfl", path=path_of()) or sys.executable
         )
         (place / file.name.replace("dorfl", "https")).write_text(text)
     units += place.glob("https-*.service")

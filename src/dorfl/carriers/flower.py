@@ -269,7 +269,8 @@ def _write_app(folder: Path, federation: Path) -> None:
 
 
 def _write_templates(folder: Path, names: tuple[str, ...], **values: str) -> None:
-    values |= {"folder": str(folder.resolve()), "bin": str(Path(sys.executable).parent)}
+    python = Path(sys.executable)
+    values |= {"folder": str(folder.resolve()), "bin": str(python.parent), "python": str(python)}
     for name in names:
         text = (resources.files("dorfl.carriers") / "templates" / name).read_text(encoding="utf-8")
         for key, value in values.items():
