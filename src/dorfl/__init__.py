@@ -146,7 +146,7 @@ def train(
     """Train one model over clients whose rows stay where they are.
 
     An option that is None has its default. For an open method the default of `tol` is 1e-4, and
-    that of `l2` is 1 / n of standardised columns.
+    that of `l2` is 1/n of standardised columns, or 0.01/n if held-out rows are predicted better.
 
     Parameters
     ----------

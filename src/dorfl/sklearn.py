@@ -77,7 +77,8 @@ _PARAMETERS = """\
         "fixed" (clients count by size), "agnostic" (worst mixture) or one of :mod:`dorfl.mixture`.
     l2 : float, optional
         Adds ½ l2 ‖θ‖² to the mean loss; by default 1/n, as C = 1 in
-        LogisticRegression and alpha = 1 in Ridge.
+        LogisticRegression and alpha = 1 in Ridge. If `outliers` is "auto" too, 0.01/n is compared
+        with it on held-out rows.
     tol : float
         Stop when the gap is below this share of the objective.
     max_rounds : int, optional
