@@ -110,6 +110,7 @@ def test_sizes_of_the_split_depend_on_counts_alone(rows, limit, classes):
     other = outliers.split_rows(rows, limit)
     assert [len(trained), len(held)] == [len(part) for part in other]
     assert len(held) == min(rows, limit) // 3 and not set(trained) & set(held)
+    assert len(trained) == outliers.trained_count(rows, limit)
 
 
 def test_rare_classes_keep_training_rows():

@@ -74,7 +74,7 @@ def trained_on(state: State) -> tuple[int, ...]:
     """Return the number of training rows of each client: all, or those that candidates see."""
     if state.agreed.candidate is None:
         return state.rows
-    return tuple(len(outliers.split_rows(rows, state.agreed.row_limit)[0]) for rows in state.rows)
+    return tuple(outliers.trained_count(rows, state.agreed.row_limit) for rows in state.rows)
 
 
 def task_of(study: Study) -> str:

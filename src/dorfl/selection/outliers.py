@@ -36,6 +36,7 @@ Wilcox, R. R. (2012). Introduction to Robust Estimation and Hypothesis Testing, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -141,7 +142,7 @@ def split_rows(rows: int, limit: int, labels: Array | None = None) -> tuple[Arra
     >>> [len(part) for part in split_rows(3000, limit=900)]
     [600, 300]
     """
-    order = np.random.default_rng(0).permutation(rows)[:limit]
+    order = _sample(rows, limit)
     if labels is not None:
         order = order[np.argsort(labels[order], kind="stable")]
     held_out = np.zeros(len(order), dtype=bool)
@@ -149,6 +150,18 @@ def split_rows(rows: int, limit: int, labels: Array | None = None) -> tuple[Arra
     if labels is not None:
         _support_rare_classes(held_out, labels[order])
     return np.sort(order[~held_out]), np.sort(order[held_out])
+
+
+@lru_cache(maxsize=64)
+def _sample(rows: int, limit: int) -> Array:
+    """Return the rows of a client that candidates see, in random order."""
+    return np.random.default_rng(0).permutation(rows)[:limit].copy()
+
+
+def trained_count(rows: int, limit: int) -> int:
+    """Return the number of training rows of :func:`split_rows`."""
+    used = min(rows, limit)
+    return used - used // HELD_OUT
 
 
 def _support_rare_classes(held_out: Array, labels: Array) -> None:
