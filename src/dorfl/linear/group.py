@@ -236,16 +236,8 @@ class Group:
     ) -> Evaluation:
         """Return F_i and ∇F_i of every client at θ, in one pass over the rows.
 
-        Parameters
-        ----------
-        theta : array
-            θ, flat.
-        curvature : str
-            Resolution of ∇²F_i, one of :data:`~dorfl.linear.curvature.RESOLUTIONS`.
-        rows : bool
-            Also return the sample weights and, with a curvature, the largest share of one row.
-        keep : bool
-            Also return f, ∂l/∂t and the label of every row.
+        See :meth:`dorfl.linear.base.Oracle.evaluate`. With `keep`, also f, ∂l/∂t and the label of
+        every row.
 
         >>> import dorfl
         >>> from dorfl.federated.training import prepare

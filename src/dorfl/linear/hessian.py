@@ -380,10 +380,10 @@ def _stretched(bend: Array, spread: Array) -> Array:
     turned = _times(bend, root)
     core = np.eye(root.shape[1]) - root.T @ turned
     core[np.linalg.det(core) == 0.0] = np.eye(root.shape[1])
-    grown = bend + turned @ np.linalg.solve(core, turned.swapaxes(1, 2))
-    plain, most = np.einsum("ncc->n", bend), np.einsum("ncc->n", grown)
-    good = (0.99 * plain < most) & (most < 10.0 * plain)
-    return np.where(good[:, None, None], grown, bend)
+    solved = np.linalg.solve(core, turned.swapaxes(1, 2))
+    plain, added = np.einsum("ncc->n", bend), np.einsum("ncr,nrc->n", turned, solved)
+    good = (-0.01 * plain < added) & (added < 9.0 * plain)
+    return np.asarray(bend + turned @ np.where(good[:, None, None], solved, 0.0))
 
 
 def _square(place: Array, weight: Array) -> Array:

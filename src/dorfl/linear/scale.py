@@ -49,13 +49,7 @@ class Scaled(Extended):
     """Clients that are evaluated at (θ, σ); the oracle is a :class:`~dorfl.linear.group.Group`."""
 
     def evaluate(self, theta: Array, curvature: str = "none", *, rows: bool = False) -> Evaluation:
-        """Return F_i, its gradient and its curvature in (θ, σ).
-
-        Raises
-        ------
-        ValueError
-            If σ is not a positive number.
-        """
+        """Return F_i, its gradient and its curvature in (θ, σ)."""
         loss, scale = _loss(self.problem), float(theta[-1])
         if not 0.0 < scale < math.inf:
             raise ValueError(f"scale: σ = {scale} was asked for; it must be a positive number")
