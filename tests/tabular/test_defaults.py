@@ -201,7 +201,7 @@ def test_nothing_expected_nothing_done():
         ({"method": "magic"}, "choose one of dorfl"),
         ({"frozen": [9]}, "no column 9"),
         ({"shift": 0.0, "beta": 1.0}, "give rho"),
-        ({"mixture": "all"}, "mixture: 'all'"),
+        ({"mixture": "all"}, "mixture = 'all'"),
     ],
 )
 def test_errors_say_what_to_do(wrong, says):
