@@ -109,7 +109,7 @@ def named(clients):
         ),
         (methods.gdrfl(5.0), {}),
         (methods.paper(5, 4), {"average": 0.5}),
-        (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {"optimistic": True}),
+        (methods.paper(5, 4, mixture=mixture.capped(0.6, by="loss")), {}),
         (methods.afl(), {"local_steps": 1, "privacy": privacy.gaussian(5.0, 1e-3, rounds=4)}),
     ],
     ids=["erm", "afl", "wafl", "gdrfl", "dorfl", "dorfl-loss", "private"],

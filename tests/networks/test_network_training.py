@@ -47,7 +47,7 @@ def quick(clients, method, **given):
             "optimizer": sgd(1.0),
         },
         {"participation": 0.67},
-        {"optimizer": adam(0.01), "server_optimizer": sgd(1.0, momentum=0.5), "optimistic": True},
+        {"optimizer": adam(0.01), "server_optimizer": sgd(1.0, momentum=0.5)},
         {"average": 0.5, "l2": 0.01},
     ],
     ids=["plain", "steps", "sampled", "rules", "average"],
@@ -99,7 +99,7 @@ def test_one_full_step_is_the_gradient_of_the_objective():
 def test_sampling_is_unbiased():
     lam = np.array([0.7, 0.2, 0.05, 0.05])
     plan = Plan(participation=0.5)
-    state = ServerState(0, *[torch.zeros(1)] * 2, [], lam, lam, lam)
+    state = ServerState(0, *[torch.zeros(1)] * 2, [], lam, lam)
     counts, steps, rises = np.zeros(4), np.zeros(4), np.zeros(4)
     risks = np.array([1.0, 2.0, 3.0, 4.0])
     for number in range(4000):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -25,8 +25,6 @@ from dorfl.networks.evaluation import RoundEvaluation
 from dorfl.networks.server import ServerState
 from dorfl.support import wire
 from dorfl.support.files import write_whole
-
-_TENSORS = ("theta", "mean")
 
 
 class History(NamedTuple):
@@ -70,11 +68,9 @@ def write(
     file: Path, state: ServerState, means: Tensor, course: Course, training: Mapping[str, str]
 ) -> None:
     """Write the state and the clients' running means; `training` describes the training."""
-    named = {name: getattr(state, name) for name in _TENSORS} | {"means": means}
-    arrays = {name: array(value) for name, value in named.items() if value is not None}
+    arrays = {"theta": array(state.theta), "mean": array(state.mean), "means": array(means)}
     arrays |= {f"carried.{k}": array(value) for k, value in enumerate(state.carried)}
-    arrays |= {name: getattr(state, name) for name in ("lam", "risks", "before")}
-    arrays["best"] = array(course.best)
+    arrays |= {"lam": state.lam, "risks": state.risks, "best": array(course.best)}
     texts = {
         "training": json.dumps(dict(training)),
         "history": wire.encode(History(tuple(course.history), tuple(course.evaluations))).decode(),
@@ -95,21 +91,22 @@ def read(
         )
     history = wire.decode(texts["history"].encode(), History, finite=False, limit=2**30)
 
-    def tensor(name: str, like: Tensor | None) -> Tensor | None:
-        if like is None:
-            return None
+    def tensor(name: str, like: Tensor) -> Tensor:
         found = arrays.get(name)
         if found is None or found.shape != tuple(like.shape):
             raise ValueError(f"{file}: has no {name} of the shape that the training needs")
         return placed(np.array(found), like)
 
-    named: dict[str, Any] = {name: tensor(name, getattr(state, name)) for name in _TENSORS}
-    running: Any = tensor("means", means)
-    carried: Any = [tensor(f"carried.{k}", old) for k, old in enumerate(state.carried)]
-    table: dict[str, Any] = {name: np.array(arrays[name]) for name in ("lam", "risks", "before")}
-    after = replace(state, round=len(history.rounds), carried=carried, **named, **table)
-    best = placed(np.array(arrays["best"]), state.theta)
-    return after, running, Course([*history.rounds], [*history.evaluations], best)
+    after = ServerState(
+        round=len(history.rounds),
+        theta=tensor("theta", state.theta),
+        mean=tensor("mean", state.mean),
+        carried=[tensor(f"carried.{k}", old) for k, old in enumerate(state.carried)],
+        lam=np.array(arrays["lam"]),
+        risks=np.array(arrays["risks"]),
+    )
+    course = Course([*history.rounds], [*history.evaluations], tensor("best", state.theta))
+    return after, tensor("means", means), course
 
 
 def describe(value: Any) -> str:

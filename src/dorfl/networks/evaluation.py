@@ -1,20 +1,25 @@
 """Evaluate a network on all rows: held-out rows, and defects of a trained network.
 
-:func:`evaluate_rows` returns loss and accuracy of held-out rows during a training.
+:func:`evaluate_rows` returns loss and accuracy of held-out rows during a training. A callback is a
+function of :class:`Progress`, called after every round. The training ends if it returns True.
 :func:`diagnose` returns a warning if the trained network learnt nothing, or nothing of a client or
 class. Robust risks at one θ are in :class:`~dorfl.networks.client.LocalClients`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dorfl.federated.diagnostics import INLIER, NO_BETTER, NO_WEIGHT, list_ignored_clients
+from dorfl.federated.simulation import Round
 from dorfl.networks.client import LocalClients
 from dorfl.networks.data import ClientRows
 from dorfl.networks.device import array, tensor
@@ -112,6 +117,68 @@ def _passes(
             out = local.network.outputs(theta[None], batch.x)[0]
             losses = local.robust.loss(out, batch.y[0])
             yield out, batch.y[0], array(losses).astype(np.float64)
+
+
+# ── callbacks ───────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback sees after a round.
+
+    Attributes
+    ----------
+    round
+        The line of the history.
+    evaluation
+        Held-out rows, if they were evaluated in this round.
+    make
+        Function that makes the model as it is now: the running mean of θ.
+    """
+
+    round: Round
+    evaluation: RoundEvaluation | None
+    make: Callable[[], nn.Module]
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the module with the present parameters, in eval mode."""
+        return self.make()
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers to log by name."""
+        line = self.round
+        found = {"objective": line.objective, "gap": line.gap}
+        found["worst_client_risk"] = float(np.nanmax(line.risks))
+        return found | ({} if self.evaluation is None else self.evaluation.metrics())
+
+
+Callback: TypeAlias = Callable[[Progress], Any]
+
+
+def tensorboard(folder: str | Path) -> Callback:
+    """Return a callback that writes metrics for TensorBoard (extra `tensorboard`)."""
+    from tensorboardX import SummaryWriter  # noqa: PLC0415 - optional
+
+    writer = SummaryWriter(str(folder))
+
+    def log(progress: Progress) -> None:
+        for name, value in progress.metrics().items():
+            writer.add_scalar(name, value, progress.round.round)
+        writer.flush()
+
+    return log
+
+
+def mlflow(client: Any = None) -> Callback:
+    """Return a callback that logs metrics to MLflow's active run, or to `client.log_metrics`."""
+    if client is None:
+        client = importlib.import_module("mlflow")
+
+    def log(progress: Progress) -> None:
+        client.log_metrics(progress.metrics(), step=progress.round.round)
+
+    return log
 
 
 # ── defects of a trained network ────────────────────────────────────────────────────────────────

@@ -27,6 +27,7 @@ RENAMED = {  # names of options in other libraries
 }
 REMOVED = {
     "inner_layer": "the layer's output as the clients' rows, which transport then moves",
+    "optimistic": "a lower mixture_lr, with which λ oscillates less",
     "scaffold": "local_steps=1 (the default), with which no client drifts",
 }
 _WHOLE = ("rounds", "batch_size", "local_epochs", "local_steps", "inner_steps", "seed")
@@ -74,8 +75,6 @@ class NetworkPlan:
         Decay rate of the running mean of θ that is the trained model. 0 takes the last θ.
     mixture_lr
         Learning rate of the worst mixture, λ_i ∝ λ_i exp(mixture_lr · F_i).
-    optimistic
-        Let λ ascend on 2 F − (F of the round before), which oscillates less.
     fairness
         q of q-fair learning (Li et al., 2020), λ_i ∝ λ_i F_i^q, for a fixed mixture. 0: none.
     participation
@@ -131,7 +130,6 @@ class NetworkPlan:
     aggregator: Aggregator | None = None
     average: float = 0.9
     mixture_lr: float = 0.03
-    optimistic: bool = False
     fairness: float = 0.0
     participation: float = 1.0
     weighting: str | None = None

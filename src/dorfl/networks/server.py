@@ -46,7 +46,6 @@ class ServerState:
     carried: list[Tensor]  # State of the server's optimizer
     lam: Array  # (clients,) mixture λ
     risks: Array  # (clients,) F_i as last reported; NaN before the first report
-    before: Array  # (clients,) `risks` one round earlier
 
 
 class RoundRequest(NamedTuple):
@@ -87,7 +86,6 @@ def begin(settings: ServerSettings, theta: Tensor) -> ServerState:
         carried=settings.plan.used_server_optimizer.start(theta),
         lam=settings.method.mixture.start(settings.names, settings.counts),
         risks=unknown,
-        before=unknown,
     )
 
 
@@ -173,7 +171,6 @@ def step(
         carried=carried,
         lam=_next_mixture(plan, method.mixture, request, state, reported),
         risks=risks,
-        before=state.risks,
     )
     objective, gap = objective_and_gap(method, _known(risks), after.lam)
     line = Round(
@@ -323,9 +320,6 @@ def _next_mixture(
     has_report = ~np.isnan(reported)
     last = np.where(np.isnan(state.risks), reported, state.risks)
     risks = _known(np.where(has_report, last + (reported - last) / request.chance, last))
-    if plan.optimistic and not np.isnan(state.before).all():
-        latest = np.where(has_report, reported, state.risks)
-        risks = risks + (_known(latest) - _known(state.risks))
     grown = state.lam * np.exp(plan.mixture_lr * (risks - risks.max()))
     lam = np.maximum(grown / grown.sum(), 1e-12)  # no client is lost for good
     return mixture.snap(lam) if mixture.cap == 1.0 else mixture.project(lam / lam.sum())

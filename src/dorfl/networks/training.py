@@ -23,12 +23,18 @@ from dorfl.federated.simulation import Round
 from dorfl.networks import checkpoint as checkpoints
 from dorfl.networks import model as models
 from dorfl.networks import resolution, server
-from dorfl.networks.callbacks import Callback, Progress
 from dorfl.networks.checkpoint import Course, describe
 from dorfl.networks.client import LocalClients, NetworkProblem
 from dorfl.networks.data import BLOCK, LAZY_BLOCK, ClientRows, Collate, gather
 from dorfl.networks.device import array, resolve, seeded
-from dorfl.networks.evaluation import RoundEvaluation, decide, diagnose, evaluate_rows
+from dorfl.networks.evaluation import (
+    Callback,
+    Progress,
+    RoundEvaluation,
+    decide,
+    diagnose,
+    evaluate_rows,
+)
 from dorfl.networks.model import Network
 from dorfl.networks.plan import NetworkPlan
 from dorfl.networks.scores import Agreed, row_score, search

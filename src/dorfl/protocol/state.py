@@ -29,7 +29,6 @@ class NetworkTraining(NamedTuple):
     carried: tuple[Array, ...]
     lam: Array
     risks: Array
-    before: Array
     usual: tuple[float, float] = (0.0, 1.0)  # length of the update and risk of the median site
     answered: dict[str, int] = {}  # noqa: RUF012 - the last round that each site replied to
 

@@ -364,7 +364,7 @@ def _shape(task: Task) -> Shape:
 def _plain(state: network_server.ServerState) -> NetworkTraining:
     carried = tuple(tensor.numpy() for tensor in state.carried)
     theta, mean = state.theta.numpy(), state.mean.numpy()
-    return NetworkTraining(state.round, theta, mean, carried, state.lam, state.risks, state.before)
+    return NetworkTraining(state.round, theta, mean, carried, state.lam, state.risks)
 
 
 def _tensors(now: NetworkTraining) -> network_server.ServerState:
@@ -372,7 +372,7 @@ def _tensors(now: NetworkTraining) -> network_server.ServerState:
 
     carried = [_tensor(part) for part in now.carried]
     theta, mean = _tensor(now.theta), _tensor(now.mean)
-    return ServerState(now.round, theta, mean, carried, now.lam, now.risks, now.before)
+    return ServerState(now.round, theta, mean, carried, now.lam, now.risks)
 
 
 # ── a site ──────────────────────────────────────────────────────────────────────────────────────
