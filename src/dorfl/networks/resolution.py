@@ -33,18 +33,7 @@ from dorfl.support.types import Array
 MAX_ROWS = 5_000  # rows of all clients together that the choice is made on
 MIN_ROWS = 10  # rows of a client's class that are in the sample, or all it has
 MAX_INPUTS = 1_000  # inputs that the choice is made on, and that the score measures
-WORST_SHARE = 0.5  # share of clients whose mean loss is minimised by default
 TEMPERATURE = 32.0  # of the tilt with a score of the user's own, as that of the default method
-
-
-def default_method(clients: int) -> AutoMethod:
-    """Return the method for clients without a given one: the mean loss of the worst half.
-
-    This is superquantile aggregation at level 1/2 (Laguel et al., 2021): no client has more than
-    twice its even share, so a client with wrong labels cannot take over as in AFL.
-    """
-    cap = min(1.0, 1.0 / (WORST_SHARE * clients))
-    return methods.dorfl(mixture=mixture.capped(cap, by="loss"))
 
 
 class Sample(NamedTuple):

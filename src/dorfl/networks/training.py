@@ -161,8 +161,8 @@ def train(
         loader the data set, `collate_fn` and `num_workers` are used.
     method
         One of :mod:`dorfl.methods`, any combination of their parts, or a name such as "afl". None
-        means ``methods.dorfl()`` with the mean of the worst half of clients
-        (:func:`dorfl.networks.resolution.default_method`), resolved from the rows.
+        means ``methods.dorfl()``, which is resolved from the rows
+        (:mod:`dorfl.networks.resolution`).
     model
         A `torch.nn.Module`, or a function that makes one.
     plan
@@ -392,9 +392,7 @@ def prepare(
     rows, held_out = _hold_out(rows, validation, plan.seed, collate)
     check_model(network, rows)
     notes: tuple[str, ...] = ()
-    given = method_by_name(method)
-    if method is None:
-        given = resolution.default_method(len(rows.names))
+    given = methods.dorfl() if method is None else method_by_name(method)
     if isinstance(given, AutoMethod):
         if plan.privacy is not None:
             raise ValueError(
