@@ -103,6 +103,15 @@ def test_the_plainest_of_those_that_none_beats_is_selected():
     assert select(candidates, compare_losses(candidates, better)) == 1
 
 
+def test_a_smaller_ridge_is_selected_only_if_it_beats_the_usual_one():
+    """A share that beats plain training is not passed over for plain training with less ridge."""
+    base = np.random.default_rng(6).uniform(0.2, 0.4, 20)
+    candidates = (Candidate(0.0), Candidate(0.0, ridge=0.01), Candidate(0.1))
+    plain, less, robust = base + 0.3, base + 0.17, base + 0.05
+    assert select(candidates, compare_losses(candidates, [plain, less, robust])) == 2
+    assert select(candidates, compare_losses(candidates, [plain, base, base])) == 1
+
+
 @given(st.integers(0, 400), st.integers(30, 300), st.integers(1, 5))
 def test_sizes_of_the_split_depend_on_counts_alone(rows, limit, classes):
     labels = np.random.default_rng(rows).integers(0, classes, rows)

@@ -233,6 +233,8 @@ def select(candidates: Sequence[Candidate], total: HeldOut, classifies: bool = T
         matters = abs(total.differences[k]) > np.sqrt(total.errors[k])
         if matters and abs(ratio) > np.log(1.0 / SIGNIFICANCE):
             beaten[a if ratio > 0 else b] = True
+        elif candidates[b]._replace(ridge=candidates[a].ridge) == candidates[a]:
+            beaten[b] = True  # a smaller ridge has to beat the usual one
     left = np.flatnonzero(~beaten)
     return int(left[0]) if len(left) else 0
 
