@@ -89,8 +89,9 @@ def test_clients_that_are_numbers_are_listed_by_their_size():
 
 def test_reports_on_held_out_rows_are_checked():
     pairs = len(pairs_of(3))
+    sizes = [pairs] * 4 + [3]
     good = HeldOut(*(np.full(pairs, value) for value in (90.0, 3.0, 4.0, 5.0)), np.ones(3))
-    assert select.check_held_out(good, 300) is None
+    assert select.check_held_out(good, sizes, 300) is None
     for bad in (
         good._replace(rows=np.full(pairs, 301.0)),
         good._replace(rows=np.full(pairs, -1.0)),
@@ -99,8 +100,10 @@ def test_reports_on_held_out_rows_are_checked():
         good._replace(differences=np.full(pairs, 1e30)),
         good._replace(differences=np.zeros(pairs + 1)),
         good._replace(losses=np.ones(4)),
+        good._replace(losses=np.full(10**5, 0.5)),  # 5e9 pairs if lengths were taken from it
+        good._replace(losses=np.array(1.0)),
     ):
-        assert select.check_held_out(bad, 300) is not None
+        assert select.check_held_out(bad, sizes, 300) is not None
 
 
 def test_a_stiff_curvature_does_not_end_a_comparison():

@@ -188,7 +188,7 @@ class Compare(Step):
 
     def validate(self, state: State, site: str, answer: HeldOut) -> str | None:
         """Check shapes, ranges, and the number of held-out rows."""
-        return check_held_out(answer, state.rows_of(site))
+        return check_held_out(answer, _sizes(state), state.rows_of(site))
 
     def waiting(self, state: State, missing: Sites, answered: set[str]) -> Sites:
         """Return no site once one has answered."""
@@ -230,7 +230,7 @@ class Compare(Step):
 
     def validate_sum(self, state: State, answer: HeldOut) -> str | None:
         """Check the sums against the rows of all sites."""
-        return check_held_out(answer, sum(state.rows))
+        return check_held_out(answer, _sizes(state), sum(state.rows))
 
 
 def candidate_losses(
@@ -266,12 +266,12 @@ def _sizes(state: State) -> list[int]:
     return [pairs] * 4 + [len(state.selection.candidates)]
 
 
-def check_held_out(answer: HeldOut, rows: int) -> str | None:
-    """Return why statistics of at most so many held-out rows cannot be true, or None."""
-    pairs, count = answer.rows.shape, len(answer.losses)
-    shaped = {part.shape for part in answer[:4]} == {pairs}
-    shaped = shaped and len(answer.rows) == len(pairs_of(count))
-    if not shaped or {part.dtype for part in answer} != {np.dtype(float)}:
+def check_held_out(answer: HeldOut, sizes: list[int], rows: int) -> str | None:
+    """Return why parts of these lengths, of at most so many rows, cannot be true, or None."""
+    shapes = [part.shape for part in answer]
+    if shapes != [(size,) for size in sizes] or {part.dtype for part in answer} != {
+        np.dtype(float)
+    }:
         return "its held-out statistics do not fit the candidates"
     if answer.rows.min(initial=0.0) < 0.0 or (answer.rows > rows).any():
         return "its number of held-out rows is out of range"
