@@ -90,6 +90,16 @@ def test_parts_are_trained_by_name():
     np.testing.assert_array_equal(one.theta, other.theta)
 
 
+def test_a_rule_that_never_settles_is_not_called_converged():
+    def worst(reports):
+        return [float(own.risk == max(other.risk for other in reports)) for own in reports]
+
+    dorfl.register_method("worst", worst)
+    with pytest.warns(dorfl.FitWarning, match="still change"):
+        fit = dorfl.train(dorfl.datasets.synthetic(seed=0).clients, "worst", l2=0.01)
+    assert fit.status == "spent" and "make the rule flatter" in fit.message
+
+
 def test_entry_points_register(monkeypatch):
     def found(*, group):
         name = {"dorfl.methods": "zero", "dorfl.datasets": "rows"}[group]
@@ -107,7 +117,7 @@ def test_what_cannot_be_is_said():
         dorfl.register_method("mine", dorfl.methods.dorfl())
     with pytest.raises(ValueError, match="letters, digits"):
         dorfl.register_dataset("my rows", lambda seed: ({}, {}))
-    with pytest.raises(ValueError, match="registered methods: none"):
+    with pytest.raises(ValueError, match=r"registered methods: none.*methods\.erm\(\)"):
         dorfl.train(dorfl.datasets.synthetic(seed=0).clients, "nobody")
     dorfl.register_method("none", lambda reports: [0.0 for _ in reports])
     with pytest.raises(ValueError, match="weight 0"):

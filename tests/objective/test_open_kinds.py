@@ -267,3 +267,10 @@ def test_what_version_one_wrote_is_still_read():
     assert written["score"] == {
         "kind": "quadratic", "weight": 0.5, "center": {"a": [0.0]}, "matrix": [1.0]
     }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:the inner problem cannot be shown")
+def test_a_score_with_nothing_but_values_trains_a_regression_by_default():
+    method = methods.method(rho=10.0, temperature=2.0, score=Far())
+    fit = dorfl.train(make_clients(LogCosh(0.5)), method, l2=0.01)
+    assert fit.problem.loss.name == "huber" and np.isfinite(fit.objective)

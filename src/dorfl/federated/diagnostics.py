@@ -97,7 +97,7 @@ def list_ignored_clients(
     return [
         f"{int(ignored.sum())} client(s) have no weight in the mixture although their loss is "
         f"higher, such as {names[worst]!r} (loss {losses[worst]:.4g}, the mixture's "
-        f"{float(lam @ losses):.4g}): the score lowers their risk. Use "
+        f"{float(lam @ losses):.4g}). A score lowers the risk of clients far from its centre. Use "
         'mixture.agnostic(by="loss"), or dorfl.methods.dorfl().'
     ]
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from types import MappingProxyType
@@ -140,7 +141,10 @@ def method(name: str) -> Registered:
     """Return a registered method, or an error with the names that there are."""
     if name not in method_names():
         known = ", ".join(method_names()) or "none"
-        raise ValueError(f"method {name!r} is not registered; registered methods: {known}")
+        raise ValueError(
+            f"method {name!r} is not registered; registered methods: {known}. Methods of dorfl are "
+            "functions, such as dorfl.methods.erm()"
+        )
     return _methods[name]
 
 
@@ -179,13 +183,12 @@ def train(name: str, clients: Any, **options: Any) -> Fit:
             return fit
         lam = dict(zip(fit.clients, (fit.lam + 0.5 * change).tolist(), strict=True))
     assert fit is not None
-    warnings.warn(
+    message = (
         f"method {name!r}: the weights of clients still change by {np.abs(change).max():.2g} after "
-        f"{_MAX_UPDATES} updates; make the rule flatter",
-        FitWarning,
-        stacklevel=2,
+        f"{_MAX_UPDATES} updates; make the rule flatter"
     )
-    return fit
+    warnings.warn(message, FitWarning, stacklevel=2)
+    return replace(fit, status="spent", message=message)
 
 
 def weights_of(name: str, rows: Mapping[str, int], risks: Array) -> Array:

@@ -29,7 +29,7 @@ from dorfl.linear.curvature import coarser
 from dorfl.linear.group import Group, Risk
 from dorfl.linear.problem import Problem
 from dorfl.objective import losses, methods
-from dorfl.objective.base import Loss
+from dorfl.objective.base import Loss, Score
 from dorfl.objective.losses import ConcomitantHuber
 from dorfl.objective.methods import Method
 from dorfl.objective.mixture import fixed as fixed_mixture
@@ -109,7 +109,7 @@ def _weighted_group(
     group = prepare(
         weighted.clients,
         _checked(method),
-        _loss(weighted.clients, options.loss),
+        _loss(weighted.clients, options.loss, method),
         intercept=options.intercept,
         tolerance=options.tolerance,
         mass=weighted.mass,
@@ -128,12 +128,18 @@ def _start(start: Fit | Array | None, group: Any) -> tuple[Any, Array]:
     return group, theta
 
 
-def _loss(clients: Any, loss: str | Loss) -> str | Loss:
-    """Return the loss; "auto" is that of the labels, with an estimated scale for a regression."""
+def _loss(clients: Any, loss: str | Loss, method: Method | None) -> str | Loss:
+    """Return the loss; "auto" is that of the labels.
+
+    For a regression that is Huber's with an estimated scale, or in the label's own unit if the
+    method has a score that cannot be scaled with it.
+    """
     if loss != "auto":
         return loss
     name = validation.loss_name(clients)
-    return losses.huber(scale="auto") if name == "huber" else name
+    score = None if method is None else method.score
+    scalable = score is None or type(score).scaled is not Score.scaled
+    return losses.huber(scale="auto") if name == "huber" and scalable else name
 
 
 def _fit_of(

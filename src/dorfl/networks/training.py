@@ -638,7 +638,7 @@ def _check_outputs(
     labels = tuple(y.shape[1:])
     needed = (*labels, len(rows.classes)) if loss == "softmax" else labels or (1,)
     if out.shape[1:] != needed:
-        more = "; give `classes` if there are more than these rows have"
+        more = "; give `classes` if these rows lack some, or loss='squared' if labels are numbers"
         raise ValueError(
             f"model: returns {tuple(out.shape[1:])} for a row, {loss} loss here needs "
             f"{needed}{more if loss == 'softmax' else ''}"
