@@ -208,3 +208,24 @@ def test_large_numbers_are_finite_numbers():
     """Their sum overflows, they do not."""
     huge = np.array([[1.7e308], [1.7e308]])
     assert dorfl.risk([0.0], huge, [0, 1], methods.erm()).value == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        (np.full(60, 3.7), r"one value only \(3.7\)"),
+        (np.array([str(k) for k in range(60)]), "60 different values, more than 50 classes"),
+        (np.arange(60).astype("datetime64[D]"), "dates or times"),
+    ],
+)
+def test_labels_that_no_loss_fits_are_refused(labels, reason):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    with pytest.raises(ValueError, match=reason):
+        dorfl.train([(X, labels)])
+
+
+def test_rows_of_another_width_are_refused_in_a_sentence():
+    data = dorfl.datasets.synthetic(seed=0)
+    fit = dorfl.train(data.clients, dorfl.methods.erm(), l2=0.01)
+    with pytest.raises(ValueError, match="X has 2 columns, the model was trained with 5"):
+        fit.predict(np.zeros((3, 2)))

@@ -10,6 +10,7 @@ from dorfl.certificates.certified import ceiled, floored
 from dorfl.cli.screen import ResultLine, Screen
 from dorfl.report.content import Table, finite
 from dorfl.support.text import percent
+from dorfl.tabular import audit
 from dorfl.tabular.model import Model, views
 from dorfl.tabular.model.facts import (
     MIN_ROWS,
@@ -162,6 +163,8 @@ def _outliers(model: Model) -> str:
         return f"up to {percent(assumed, 0)} of rows assumed; not counted" if assumed else "none"
     share = percent(weights.low / max(rows, 1), 1 if weights.low < 0.1 * rows else 0)
     text = f"{weights.low:,} rows ({share}) down-weighted" if weights.low else "none found"
+    if found is None and (reason := audit.why_none(model)) is not None:
+        return "not looked for" + ("" if audit.TOO_FEW not in reason else f": {audit.TOO_FEW}")
     if found is None:
         return text
     return f"{text}; validation loss {found.loss:.3g} instead of {found.plain:.3g}"

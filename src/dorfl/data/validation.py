@@ -19,6 +19,7 @@ from dorfl.support.types import Array
 
 Clients = dict[str, tuple[Array, Array]]
 MAX_NUMBERS = 10  # whole numbers with at most so many different values are classes
+MAX_CLASSES = 50  # more are trained only if they are asked for
 _COPIES = 4  # copies of a row of mean weight if weights are not integers
 _MAX_COPIES = 16  # largest mean number of copies
 
@@ -145,6 +146,8 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
         raise ValueError(f"client {name!r}: has no rows; leave it out")
     if not table.shape[1]:
         raise ValueError(f"client {name!r}: X has no columns")
+    if labels.dtype.kind in "mM":
+        raise ValueError(f"client {name!r}: y has dates or times; make them numbers or classes")
     if labels.dtype == object and any(v is None or v != v for v in labels):  # noqa: PLR0124 - NaN
         raise ValueError(f"client {name!r}: y has missing values; remove those rows")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
@@ -161,9 +164,16 @@ def loss_name(given: Any) -> str:
     'softmax'
     """
     labels = [y for _, y in clients(given).values()]
-    distinct = {value for y in labels for value in np.unique(y).tolist()}
+    distinct = {value for y in labels for value in y.tolist()}
+    if len(distinct) == 1:
+        raise ValueError(f"y has one value only ({distinct.pop()!r}); there is nothing to learn")
     if all(y.dtype.kind in "fiub" for y in labels) and not are_classes(np.array([*distinct])):
         return "huber"
+    if len(distinct) > MAX_CLASSES:
+        raise ValueError(
+            f"y has {len(distinct):,} different values, more than {MAX_CLASSES} classes; make them "
+            'numbers for a regression, or give loss="softmax" for so many classes'
+        )
     return "logistic" if len(distinct) <= 2 else "softmax"
 
 
@@ -199,7 +209,7 @@ def classes(checked: Clients, loss: Loss, known: Any = None) -> Array:
     if len(found) < 2:
         where = ", ".join(repr(name) for name in checked)
         raise ValueError(
-            f"y has one class only ({found[0]!r}) in client(s) {where}; "
+            f"y has one class only ({found.tolist()[0]!r}) in client(s) {where}; "
             "a classifier needs rows of at least two"
         )
     if len(found) > 2 and loss.outputs(len(found)) == 1:

@@ -137,9 +137,15 @@ class Fit(HasHistory):
         Raises
         ------
         ValueError
-            If X is not a table of finite numbers.
+            If X is not a table of finite numbers, or has another number of columns.
         """
-        return self.problem.predict(self.theta, validation.rows(X, "decision"))
+        rows = validation.rows(X, "decision")
+        if rows.shape[1] != self.problem.dims:
+            raise ValueError(
+                f"decision: X has {rows.shape[1]} columns, the model was trained with "
+                f"{self.problem.dims}"
+            )
+        return self.problem.predict(self.theta, rows)
 
     def predict(self, X: Any) -> Array:
         """Predict labels, or numbers for a regression.

@@ -26,7 +26,6 @@ from dorfl.protocol.settings import Study
 from dorfl.protocol.state import State
 from dorfl.support.types import Array
 
-MOST_CLASSES = 50
 FARTHEST = 30.0  # units of a label from its centre, at which it is clipped
 
 

@@ -27,6 +27,7 @@ from dorfl.support.types import Array
 from dorfl.tabular.model import Model
 from dorfl.tabular.rows import Rows
 
+TOO_FEW = "too few rows could be held out to compare outlier shares"
 _BLOCK = 65_536  # rows whose distances are split by column at once
 MIN_WEIGHT = 0.5  # weight, relative to an ordinary row's, below which a row is down-weighted
 _MIN_SHARE = 0.05  # share of a row's squared distance from which a second column is named
@@ -65,6 +66,7 @@ def why_none(model: Model) -> str | None:
     elif name == "dorfl":
         decided = model.facts.settings.get("method", {}).get("outliers") != 0
         why = "no assumed outlier share lowered the held-out loss (see `dorfl info`)"
+        why = why if model.facts.validation is not None else TOO_FEW
         why = why if decided else "it was trained with --outliers 0"
         hint = f"{why}; to down-weight far-out rows anyway, train with --outliers 0.1"
     return f"the model was trained with method {name!r} and down-weights no row: {hint}"

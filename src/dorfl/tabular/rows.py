@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import dorfl
 from dorfl import networks
-from dorfl.data import preprocessing, tables
+from dorfl.data import preprocessing, tables, validation
 from dorfl.data.preprocessing import ColumnPlan, columns, summaries
 from dorfl.data.robust import LocationReport
 from dorfl.data.tables import DataError, Split
@@ -227,11 +227,11 @@ def _check_label(study: Study, column: pa.Array, is_open: bool) -> None:
         raise DataError(
             f"label: column {name!r} has one value only ({classes[0]!r}); a classifier needs two"
         )
-    elif len(classes) > labels.MOST_CLASSES and is_open:
+    elif len(classes) > validation.MAX_CLASSES and is_open:
         number = "" if columns.kind_of(column) == "category" else "a number (--task regression), "
         raise DataError(
             f"label: column {name!r} has {len(classes):,} different values, more than "
-            f"{labels.MOST_CLASSES} classes; is it {number}so many classes (--task "
+            f"{validation.MAX_CLASSES} classes; is it {number}so many classes (--task "
             "classification), or another column?"
         )
 
@@ -264,7 +264,7 @@ def left_out(split: Split, label: str, client: str | None) -> tuple[str, ...]:
         if name is None or columns.kind_of(split.table.column(name)) not in ("numeric", "category"):
             continue
         found = columns.levels(split.table.column(name), name)
-        if len(found.names) <= labels.MOST_CLASSES or what == "client":
+        if len(found.names) <= validation.MAX_CLASSES or what == "client":
             counts = np.bincount(found.codes[gone] + 1, minlength=len(found.names) + 1)
             listed = sorted(zip(counts.tolist(), ["none", *found.names], strict=True), reverse=True)
             shown = [f"{level} {count:,}" for count, level in listed[:8] if count]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dorfl.data.tables import DataError
 from dorfl.objective.base import Loss
 from dorfl.objective.methods import AutoMethod, check_outliers, check_shift
 from dorfl.protocol.settings import Study
@@ -143,7 +144,7 @@ def _trials(state: State) -> tuple[tuple[Trial, ...], int]:
     """Return the candidates with their losses, the selected one first, and the rows."""
     total, candidates = state.selection.compared, state.selection.candidates
     if total is None or not total.rows.any():
-        raise ValueError("tune: too few rows to hold some out; 15 rows of a client are the least")
+        raise DataError("tune: too few rows to hold some out; 15 rows of a client are the least")
     best = selection.select(candidates, total, bool(state.agreed.classes))
     rows = float(total.rows.max())
     pairs = {pair: k for k, pair in enumerate(selection.pairs_of(len(candidates)))}
