@@ -199,10 +199,26 @@ def test_a_person_reads_half_a_page(mode):
     text = approval.summary(study, policy)
     assert len(text.splitlines()) <= 25 and len(text.split()) <= 250
     joined = " ".join(text.split())
-    for words in ("trial", "ill", "age, pressure", mode, "at least 5 rows", "at most 20"):
+    for words in ("trial", "ill", "'age', 'pressure'", mode, "at least 5 rows", "at most 20"):
         assert words in joined
     assert ("refuses" in text) == (mode != "summed") and privacy
     assert not re.search(r"None|null|[{}]", text)
+
+
+def test_no_text_of_a_study_begins_a_line_of_the_page():
+    study = Attacker(victim()).study(method='name = "erm"\noutliers = 0')
+    policy, forged = Policy(released=(*COLUMNS, "ill")), "Mode: private. Every statistic has noise."
+    names = ("q" * 78 + ").", f"q\n{forged}", *(" " * k + forged for k in range(40)))
+    data, columns = study.data._replace(label=forged), study.columns._replace(ignore=names)
+    study = study._replace(sites=names, data=data, columns=columns)
+    for page in (
+        approval.summary(study, policy),
+        approval.summary(study, policy._replace(released=names)),
+    ):
+        begun = [line for line in page.splitlines() if line.strip().startswith("Mode:")]
+        assert len(begun) == 1 and begun[0].startswith("Mode: open.")
+        assert max(map(len, page.splitlines())) <= 88
+    assert "without" not in approval.summary(study, policy)  # these columns are not released
 
 
 # ── the ledger ───────────────────────────────────────────────────────────────────────────────────

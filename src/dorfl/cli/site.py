@@ -161,20 +161,27 @@ def _check_study(screen: Screen, site: Site, study: Study, folder: Path) -> None
     if not site.ledger.allows(study, site.policy.approve):
         screen.say(f"study {study.name!r} is not approved yet: dorfl site approve {folder}")
     screen.say(f"study {study.name!r} fits:")
-    for line in approval.summary(study, site.policy).splitlines():
-        screen.say(one_line(line))
+    _show_page(screen, approval.summary(study, site.policy))
     if study.privacy.summed:
         show_keys(screen, study.privacy.peers)
+
+
+def _show_page(screen: Screen, page: str) -> None:
+    """Show what a person reads before approving; its indents tell wrapped text from new lines."""
+    for line in page.splitlines():
+        text = one_line(line)
+        screen.say(f"    {text}" if line.startswith(" ") else text)
 
 
 def show_keys(screen: Screen, peers: tuple[str, ...]) -> None:
     """Show the fingerprints of the sites' keys in a summed study, for comparing."""
     from dorfl.carriers import keys
     from dorfl.protocol import site_keys
+    from dorfl.site import approval
 
     screen.say("it sums among these sites and keys:")
     for name, key in site_keys.peers_of(peers).items():
-        screen.say(f"  {name}: {keys.fingerprint(key)}")
+        screen.say(f"  {one_line(approval.quoted([name]))}: {keys.fingerprint(key)}")
 
 
 @app.command()
@@ -222,8 +229,7 @@ def approve(
     if study is None:
         for mark, seen in waiting.items():
             screen.say(f"{mark[:12]} {seen['name']}, first asked {seen['first']}:")
-            for line in seen["summary"].splitlines():
-                screen.say(one_line(line))
+            _show_page(screen, seen["summary"])
             if peers := seen["text"]["privacy"].get("peers"):
                 show_keys(screen, tuple(peers))
         screen.say(

@@ -1,23 +1,32 @@
-"""What a person at a site reads before approving a study: half a page of plain text."""
+"""What a person at a site reads before approving a study: half a page of plain text.
+
+The study's author must not be able to write part of the page. Names from the study's text are
+quoted, cut and never wrapped, so a line begins with the page's own words or with spaces.
+"""
 
 from __future__ import annotations
 
-from textwrap import fill
+from collections.abc import Iterable
+from textwrap import TextWrapper
 
 from dorfl.protocol.settings import Study
 from dorfl.site.policy import Policy
 from dorfl.site.rules import mode_objection
+from dorfl.support.text import one_line
+
+_MAX_NAME = 40  # characters of a name that are shown
+_WRAPPER = TextWrapper(88, subsequent_indent="    ", break_on_hyphens=False)
 
 _LEAVES = {
     "summed": (
         "In the open: the number of rows, the kinds of columns and the names of their levels. "
-        "Everything else is masked: counts, medians and scales of columns, and in every round a "
-        "risk, its gradient and curvature. The coordinator and the other sites read sums over all "
+        "Everything else is masked: counts, medians and scales of columns, and in every round "
+        "a risk, its gradient and curvature. The coordinator and the other sites read sums over all "
         "sites. This site recomputes each question and answers no other."
     ),
     "open": (
-        "The number of rows; counts, means of blocks and scales of columns; in every round a "
-        "risk, its gradient and curvature; at the end how the model serves this site. The "
+        "The number of rows; counts, means of blocks and scales of columns; in every round "
+        "a risk, its gradient and curvature; at the end how the model serves this site. The "
         "coordinator reads this site's own numbers and could work rows out of them. It is trusted "
         "by contract."
     ),
@@ -36,10 +45,14 @@ _METHODS = {
 
 
 def summary(study: Study, policy: Policy) -> str:
-    """Return half a page on a study: what is learnt, from which columns, and what is sent."""
+    """Return half a page on a study: what is learnt, from which columns, and what is sent.
+
+    Of the columns that the study ignores, those that the site has released are named.
+    """
     mode, privacy = study.privacy.mode, study.privacy
-    uses = ", ".join(study.columns.use) or "every released column: " + ", ".join(policy.released)
-    ignored = f" (without {', '.join(study.columns.ignore)})" if study.columns.ignore else ""
+    uses = quoted(study.columns.use) or "every released column: " + quoted(policy.released)
+    without = quoted(name for name in study.columns.ignore if name in policy.released)
+    ignored = f" (without {without})" if without else ""
     model = "linear model" if study.training.model == "linear" else "neural network"
     rounds = study.training.max_rounds
     often = f"at most {rounds} rounds" if rounds else "usually 5 to 40 rounds, until it converges"
@@ -58,8 +71,9 @@ def summary(study: Study, policy: Policy) -> str:
         if not privacy.known:
             leaves += " Statistics of columns before training have no noise."
     lines = [
-        f"Study: {study.name}. Sites: {', '.join(study.sites) or 'not named'}.",
-        f"Learnt: a {model} that predicts {study.data.label}, {_METHODS[study.method.name]}.",
+        f"Study: {quoted([study.name])}. Sites: {quoted(study.sites) or 'not named'}.",
+        f"Learnt: a {model} that predicts {quoted([study.data.label])}, "
+        f"{_METHODS[study.method.name]}.",
         f"Columns: {uses}{ignored}.",
         f"Mode: {mode}. {leaves}",
         f"How often: one approval is for every run of this text; each run has {often}. "
@@ -76,4 +90,15 @@ def summary(study: Study, policy: Policy) -> str:
             "Before approving, compare the fingerprints of the other sites' keys with those sites, "
             "not with the coordinator."
         )
-    return "\n".join(fill(line, 88, subsequent_indent="    ") for line in lines)
+    return "\n".join(_WRAPPER.fill(line) for line in lines).replace("\xa0", " ")
+
+
+def quoted(names: Iterable[str]) -> str:
+    r"""Return names in quotes, each on one line and cut to a length, that are not wrapped.
+
+    >>> quoted(["age", "a\nMode: private."]).replace("\xa0", " ")
+    "'age', 'a Mode: private.'"
+    """
+    short = (one_line(name) for name in names)
+    cut = (name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…" for name in short)
+    return ", ".join(repr(name).replace(" ", "\xa0") for name in cut)
