@@ -221,6 +221,20 @@ def test_no_text_of_a_study_begins_a_line_of_the_page():
     assert "without" not in approval.summary(study, policy)  # these columns are not released
 
 
+def test_the_page_on_a_network_says_how_many_rounds_and_what_is_sent():
+    study = Attacker(victim()).study(method='name = "erm"').changed(training_model="mlp")
+    for mode in ("summed", "open"):
+        page = " ".join(approval.summary(study.changed(privacy_reports=mode), Policy()).split())
+        assert "500 rounds of the network" in page and "a number for every parameter" in page
+    page = approval.summary(study.changed(training_max_rounds=7), Policy())
+    assert "7 rounds of the network" in " ".join(page.split())
+    pytest.importorskip("torch")
+    from dorfl.networks import tabular  # noqa: PLC0415 - imports torch
+
+    plan = tabular.plan_for(np.array([9999]), l2=None, rounds=None, seed=0, batch=0)
+    assert plan.rounds == approval.NETWORK_ROUNDS
+
+
 # ── the ledger ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -14,19 +14,25 @@ from dorfl.site.policy import Policy
 from dorfl.site.rules import mode_objection
 from dorfl.support.text import one_line
 
+NETWORK_ROUNDS = 500  # of a network at sites, by default: networks.tabular.plan_for
 _MAX_NAME = 40  # characters of a name that are shown
 _WRAPPER = TextWrapper(88, subsequent_indent="    ", break_on_hyphens=False)
+_STATISTICS = "a risk, its gradient and curvature"  # of a round of a linear model
+_UPDATES = (
+    "a risk and an update with a number for every parameter of the network (in rounds of a linear "
+    "model before it, a gradient and curvature)"
+)
 
 _LEAVES = {
     "summed": (
         "In the open: the number of rows, the kinds of columns and the names of their levels. "
         "Everything else is masked: counts, medians and scales of columns, and in every round "
-        "a risk, its gradient and curvature. The coordinator and the other sites read sums over all "
+        f"{_STATISTICS}. The coordinator and the other sites read sums over all "
         "sites. This site recomputes each question and answers no other."
     ),
     "open": (
         "The number of rows; counts, means of blocks and scales of columns; in every round "
-        "a risk, its gradient and curvature; at the end how the model serves this site. The "
+        f"{_STATISTICS}; at the end how the model serves this site. The "
         "coordinator reads this site's own numbers and could work rows out of them. It is trusted "
         "by contract."
     ),
@@ -53,16 +59,21 @@ def summary(study: Study, policy: Policy) -> str:
     uses = quoted(study.columns.use) or "every released column: " + quoted(policy.released)
     without = quoted(name for name in study.columns.ignore if name in policy.released)
     ignored = f" (without {without})" if without else ""
-    model = "linear model" if study.training.model == "linear" else "neural network"
-    rounds = study.training.max_rounds
+    is_network, rounds = study.training.model != "linear", study.training.max_rounds
+    model = "neural network" if is_network else "linear model"
     often = f"at most {rounds} rounds" if rounds else "usually 5 to 40 rounds, until it converges"
+    if is_network:
+        often = (
+            f"{rounds or NETWORK_ROUNDS} rounds of the network, and usually 5 to 40 of a linear "
+            "model before them"
+        )
     absent = study.absent
     away = (
         "goes on without sites that are away, for any number of rounds"
         if absent.then == "go on"
         else f"waits for a site that was away {absent.stand_in} times"
     )
-    leaves = _LEAVES[mode]
+    leaves = _LEAVES[mode].replace(_STATISTICS, _UPDATES if is_network else _STATISTICS)
     if mode == "summed":
         figures = "released, rounded" if policy.release_figures else "not released"
         leaves += f" This site's own accuracy and loss at the end: {figures}."
