@@ -155,7 +155,7 @@ def train(
         be in any units if the method is open. X may be sparse if its parameters are given. Or an
         :class:`~dorfl.linear.base.Oracle`, which has its own method and loss.
     method
-        A method from :mod:`dorfl.methods`, or the name of a registered one. By default
+        A method from :mod:`dorfl.methods`, or the name of one, such as "afl". By default
         ``dorfl.methods.dorfl()``, whose parameters are chosen from the clients' data, as
         ``dorfl train`` and the estimators do.
     options
@@ -207,6 +207,8 @@ def train(
     'converged'
     """
     given = {n: v for n, v in by_name.items() if v is not None or n not in _parameters}
+    if isinstance(method, str) and model is None and method not in registry.method_names():
+        method = methods.named(method)
     if isinstance(method, str) and model is None:
         if options is not None:
             raise ValueError(f"method {method!r}: give options of a registered method by name")

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import dorfl
 from dorfl import methods, networks
+from dorfl.federated import registry
 from dorfl.networks.checkpoint import describe
 from dorfl.networks.data import gather
 
@@ -381,9 +382,17 @@ def test_descriptions_are_the_same_in_every_process_and_differ_with_what_is_mean
     assert "0x" not in describe((one, methods.paper(), nn.Linear(2, 2), networks.distance(3.0)))
 
 
-def test_methods_have_names():
+def test_methods_have_names(monkeypatch):
+    monkeypatch.setattr(registry, "_methods", {})
     fits = [quick(blobs(), m) for m in ("afl", methods.afl())]
     assert np.array_equal(fits[0].theta, fits[1].theta)
-    for name, said in (("wafl", "needs a price"), ("sgd", "choose one of erm")):
+    dorfl.register_method("half", methods.method(mixture="agnostic"))
+    assert np.array_equal(quick(blobs(), "half").theta, fits[1].theta)
+    dorfl.register_method("sizes", lambda reports: [one.rows for one in reports])
+    for name, said in (
+        ("wafl", "needs a price"),
+        ("sgd", "choose one of erm"),
+        ("sizes", "rule from reports to weights"),
+    ):
         with pytest.raises(ValueError, match=said):
             quick(blobs(), name)

@@ -141,10 +141,7 @@ def method(name: str) -> Registered:
     """Return a registered method, or an error with the names that there are."""
     if name not in method_names():
         known = ", ".join(method_names()) or "none"
-        raise ValueError(
-            f"method {name!r} is not registered; registered methods: {known}. Methods of dorfl are "
-            "functions, such as dorfl.methods.erm()"
-        )
+        raise ValueError(f"method {name!r} is not registered; registered methods: {known}")
     return _methods[name]
 
 

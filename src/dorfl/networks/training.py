@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dorfl.data.robust import find_centers
+from dorfl.federated import registry
 from dorfl.federated.diagnostics import FitWarning
 from dorfl.federated.fit import HasHistory
 from dorfl.federated.privacy import check as check_privacy
@@ -44,13 +45,6 @@ from dorfl.objective import methods
 from dorfl.objective.methods import AutoMethod, Method
 from dorfl.support.types import Array
 
-NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
-    "erm": methods.erm,
-    "fedavg": methods.erm,
-    "afl": methods.afl,
-    "dorfl": methods.dorfl,
-    "paper": methods.paper,
-}
 PROBED = 64  # rows at which the gradient of the outputs by the inputs is computed
 NO_TRANSPORT = (
     "rho: the model's outputs have no gradient by its inputs, so transport cannot move them; "
@@ -291,14 +285,18 @@ def _hold_out(
 
 
 def method_by_name(method: Any) -> Method | AutoMethod | Any:
-    """Return the method of a name such as "afl", and anything else as it is."""
+    """Return the method of a name, dorfl's or registered, and anything else as it is."""
     if not isinstance(method, str):
         return method
-    if method in ("wafl", "gdrfl"):
-        raise ValueError(f"method={method!r}: needs a price of transport: methods.{method}(rho=…)")
-    if method not in NAMED:
-        raise ValueError(f"method={method!r}: choose one of {', '.join(NAMED)}, or dorfl.methods")
-    return NAMED[method]()
+    if method not in registry.method_names():
+        return methods.named(method)
+    parts = registry.method(method).parts
+    if not isinstance(parts, Method):
+        raise ValueError(
+            f"method={method!r}: is a rule from reports to weights, which dorfl.train follows for "
+            "linear models; for a network give `aggregator` or a method of parts"
+        )
+    return parts
 
 
 def check_method(method: Any) -> Method:

@@ -20,6 +20,7 @@ dorfl(outliers=0.1)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -354,6 +355,24 @@ def dorfl(
     check_outliers(outliers)
     check_shift(shift)
     return AutoMethod("dorfl", outliers, shift, rho, beta, score, cost, mixture)
+
+
+NAMED: dict[str, Callable[[], Method | AutoMethod]] = {
+    "erm": erm,
+    "fedavg": erm,
+    "afl": afl,
+    "dorfl": dorfl,
+    "paper": paper,
+}
+
+
+def named(name: str) -> Method | AutoMethod:
+    """Return the method of a name such as "afl", with its defaults."""
+    if name in ("wafl", "gdrfl"):
+        raise ValueError(f"method={name!r}: needs a price of transport: methods.{name}(rho=…)")
+    if name not in NAMED:
+        raise ValueError(f"method={name!r}: choose one of {', '.join(NAMED)}, or dorfl.methods")
+    return NAMED[name]()
 
 
 def check_outliers(outliers: float | str) -> None:
