@@ -295,7 +295,7 @@ def test_before_training_nobody_may_be_missing_and_with_three_sites_never():
 def summed_with_a_lie(method, about, change):
     """How a study ends in which one of three sites adds other numbers to the sums of a step."""
     tables = split(3)
-    study = among(make_study(tables, method=METHODS[method], extra=STANDARD))
+    study = among(make_study(tables, method=METHODS.get(method, method), extra=STANDARD))
 
     def lie(answer, request):
         if isinstance(answer, Masked) and request.summing.of == about:
@@ -334,6 +334,25 @@ def added(amount, place=slice(None)):
 def test_a_part_of_a_sum_that_cannot_be_is_an_error_and_no_sum(about, change, words):
     with pytest.raises(ValueError, match=words):
         summed_with_a_lie("erm", about, change)
+
+
+def test_a_negative_weight_of_tilted_risks_is_an_error_and_no_level():
+    with pytest.raises(ValueError, match=r"what sites weigh is negative.*leave sites out in turn"):
+        summed_with_a_lie(
+            'name = "gdrfl"\nmixture = "fixed"\nrho = 20\nbeta = 0.1',
+            "round",
+            added(-3 * 2**40, 2),
+        )
+
+
+def test_a_request_that_cannot_be_read_is_refused_with_a_reason():
+    tables = split(3)
+    study = among(make_study(tables, method=METHODS["erm"], extra=STANDARD))
+    site = secure_sites(tables, study, key_of)["site-0"]
+    now = Exchange(coordinator.begin(study, "run-1"), Transcript())
+    asked = now.payload("site-0").replace(b'"number":0', b'"number":null')
+    with pytest.raises(ValueError, match="does not fit this site"):
+        now.read("site-0", site.respond(asked))
 
 
 @pytest.mark.parametrize("step", sums.EXCHANGES)

@@ -64,8 +64,10 @@ def read(state: State, total: Array, asks: Broadcast, shape: Shape) -> tuple[Sta
     """Return the sum of a round as one report, or None if it is asked anew at another level."""
     carried, tilt = state.pooled, state.pooled.tilt
     adversarial = resolution.problem_of(state.agreed).method.mixture.adversarial
-    off = pooled.is_beyond(total)
-    moved = pooled.relevel(tilt, None if off else float(total[2]), carried.tried)
+    off, weight = pooled.is_beyond(total), float(total[2])
+    if not off and weight < 0.0:
+        raise impossible_sum("what sites weigh is negative")
+    moved = pooled.relevel(tilt, None if off else weight, carried.tried)
     if moved is not None and carried.tried.times < _MAX_LEVELS:
         tilt, tried = moved
         return state._replace(pooled=carried._replace(tilt=tilt, tried=tried)), None
