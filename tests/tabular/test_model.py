@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ import dorfl
 from dorfl import costs, methods, mixture, scores
 from dorfl.data import preprocessing, tables
 from dorfl.data.preprocessing import Numeric, cells
+from dorfl.networks.layered import layered
 from dorfl.objective.serialization import read_method, write_method
 from dorfl.support import files
 from dorfl.tabular import model
@@ -218,6 +220,33 @@ def test_every_field_is_needed(ill):
     for name in set(written) - {"dorfl", "features"}:
         with pytest.raises((ValueError, KeyError, TypeError)):
             folder.from_json({k: v for k, v in written.items() if k != name})
+
+
+@pytest.fixture
+def network(ill, tmp_path):
+    """Return the folder of a small network."""
+    problem = replace(layered(ill[0].fit.problem), hidden=(3,))
+    theta = np.linspace(-1, 1, problem.size).astype(np.float32).astype(float)
+    return model.save(
+        replace(ill[0], fit=replace(ill[0].fit, problem=problem, theta=theta)), tmp_path
+    )
+
+
+def test_layers_of_another_size_are_refused_before_they_are_allocated(network):
+    file = network / "model.json"
+    written = json.loads(file.read_text())
+    assert model.load(network).network
+    file.write_text(json.dumps(change(written, ["network", "hidden"], [100_000, 100_000])))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match=r"not those of `network\.hidden`"):
+            model.load(network)
+        file.write_text(json.dumps(change(written, ["network", "hidden"], [100_000])))
+        with pytest.raises(ModelError, match=r"0\.weight .* `network\.hidden`"):
+            model.load(network)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_no_model_folder(tmp_path):

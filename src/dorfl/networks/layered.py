@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +42,15 @@ class Layered(Problem):
     @cached_property
     def size(self) -> int:
         """Number of parameters."""
-        return sum((one + 1) * two for one, two in pairwise(self.widths))
+        return sum(map(math.prod, self.shapes.values()))
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the layers: "0.weight" (outputs, inputs), "0.bias", "2.weight", …."""
+        found: dict[str, tuple[int, ...]] = {}
+        for k, (one, two) in enumerate(pairwise(self.widths)):
+            found |= {f"{2 * k}.weight": (two, one), f"{2 * k}.bias": (two,)}
+        return found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,23 +63,23 @@ class Layered(Problem):
         raise ValueError(NO_CERTIFICATE)
 
     def arrays(self, theta: Array) -> dict[str, Array]:
-        """Return θ by layer: "0.weight" (outputs, inputs), "0.bias", "2.weight", …."""
+        """Return θ by layer, in the order and with the names of `shapes`."""
         flat, place, found = np.ravel(theta), 0, dict[str, Array]()
-        for k, (one, two) in enumerate(pairwise(self.widths)):
-            found[f"{2 * k}.weight"] = flat[place : place + one * two].reshape(two, one)
-            found[f"{2 * k}.bias"] = flat[place + one * two : place + (one + 1) * two]
-            place += (one + 1) * two
+        for name, shape in self.shapes.items():
+            found[name] = flat[place : place + math.prod(shape)].reshape(shape)
+            place += math.prod(shape)
         return found
 
     def gathered(self, arrays: Mapping[str, Array]) -> Array:
         """Return θ from its layers; ValueError if they are not those of this network."""
-        wanted = self.arrays(np.zeros(self.size))
-        if set(arrays) != set(wanted):
-            raise ValueError("its layers are not those in its model.json")
-        for name, like in wanted.items():
-            if arrays[name].shape != like.shape or not np.isfinite(arrays[name]).all():
+        if set(arrays) != set(self.shapes):
+            raise ValueError("its layers are not those of `network.hidden`")
+        for name, shape in self.shapes.items():
+            if arrays[name].shape != shape:
+                raise ValueError(f"its layer {name} is not of the size that `network.hidden` gives")
+            if not np.isfinite(arrays[name]).all():
                 raise ValueError(f"its layer {name} is damaged")
-        return np.concatenate([arrays[name].ravel() for name in wanted]).astype(np.float64)
+        return np.concatenate([arrays[name].ravel() for name in self.shapes]).astype(np.float64)
 
     def predict(self, theta: Array, rows: Array) -> Array:
         """Return the network's outputs for rows: (n,), or (n, classes) for softmax."""
