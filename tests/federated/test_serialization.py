@@ -1,6 +1,7 @@
 """A fit that is saved and loaded: the same to the last bit, and nothing damaged is let in."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -92,6 +93,20 @@ def test_what_is_damaged_is_refused(tmp_path):
         dorfl.load(path)
     with pytest.raises(ModelError, match="holds no"):
         dorfl.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("dims", [10**7, 2**53 - 1])
+def test_a_size_that_theta_does_not_have_is_refused_before_it_is_allocated(tmp_path, dims):
+    saved(tmp_path, methods.paper())
+    path = tmp_path / "fit.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dims": dims}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="theta has the wrong shape"):
+            dorfl.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_cannot_be_written_is_said(tmp_path):

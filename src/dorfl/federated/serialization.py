@@ -125,7 +125,10 @@ def from_json(written: Any, classes: Array, dims: int) -> Fit:
 
 
 def read_problem(written: Any, classes: Array, dims: int) -> Problem:
-    """Read the problem of a linear model, or of one that differs from it in θ alone."""
+    """Read the problem of a linear model, or of one that differs from it in θ alone.
+
+    :func:`with_theta` checks it: the check allocates `dims` numbers, which θ must have too.
+    """
     loss, method = read_loss(written["loss"]), read_method(written["method"])
     if bool(len(classes)) != loss.classifies or len(np.unique(classes)) < len(classes):
         raise ValueError("its classes do not fit its loss")
@@ -136,15 +139,14 @@ def read_problem(written: Any, classes: Array, dims: int) -> Problem:
     intercept = written["intercept"]
     if not isinstance(intercept, bool):
         raise TypeError("intercept is not a boolean")
-    problem = Problem(method, loss, dims, classes, intercept)
-    problem.check()
-    return problem
+    return Problem(method, loss, dims, classes, intercept)
 
 
 def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
     """Read the other fields of a model whose problem and θ are known."""
     dims = problem.dims
     clients = tuple(text(name) for name in written["clients"])
+    problem.check()
     lam = numbers(written["lambda"], "lambda", (len(clients),))
     if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
         raise ValueError("its clients and their weights do not match")
