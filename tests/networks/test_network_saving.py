@@ -1,6 +1,7 @@
 """A network in a folder: the same after loading, and scored with NumPy alone."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -59,6 +60,15 @@ def test_folders_that_are_wrong_are_refused(fit, tmp_path, change, words):
     (folder / "model.json").write_text(json.dumps(about | change))
     with pytest.raises(ValueError, match=words):
         load(folder)
+
+
+def test_pipes_are_not_read(fit, tmp_path):
+    folder = save(fit, tmp_path / "model")
+    for name in ("model.safetensors", "model.json"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(ValueError, match=name):
+            load(folder)
 
 
 def test_numbers_of_another_model_are_refused(fit, tmp_path):

@@ -249,6 +249,27 @@ def test_layers_of_another_size_are_refused_before_they_are_allocated(network):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json"])
+def test_pipes_and_devices_are_not_read(network, name):
+    file = network / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ModelError, match=name):
+        model.load(network)
+    file.unlink()
+    file.symlink_to(os.devnull)
+    with pytest.raises(ModelError, match=name):
+        model.load(network)
+
+
+def test_a_file_above_the_limit_is_not_read(tmp_path):
+    file = tmp_path / "model.json"
+    file.write_bytes(b"12345")
+    assert files.read_limited(file, 5) == b"12345"
+    with pytest.raises(ValueError, match=r"model\.json is too large"):
+        files.read_limited(file, 4)
+
+
 def test_what_is_no_model_folder(tmp_path):
     with pytest.raises(ModelError, match="dorfl train"):
         model.load(tmp_path)

@@ -21,7 +21,7 @@ from dorfl.support.types import Array
 from dorfl.support.wire import number, short, text, whole
 
 FORMAT, VERSION = "dorfl.fit", 2
-_MAX_BYTES = 500_000_000  # of a file
+_MAX_BYTES = 500_000_000  # of a JSON file
 _FIELDS: dict[str, Any] = {  # of a fit, which are one value each
     "objective": float,
     "gap": float,
@@ -61,11 +61,13 @@ def save(fit: Fit, path: str | Path) -> Path:
 
 
 def read(path: Path) -> Any:
-    """Read the JSON of an untrusted file; raise a ModelError if it is damaged or too large."""
-    if path.stat().st_size > _MAX_BYTES:
-        raise ModelError(f"{path}: is too large for a model")
+    """Read the JSON of an untrusted file of at most 500 MB; raise a ModelError if it is damaged."""
     try:
-        return json.loads(path.read_bytes(), parse_constant=_no_constant)
+        content = files.read_limited(path, _MAX_BYTES)
+    except ValueError as problem:
+        raise ModelError(f"{path}: {problem}") from None
+    try:
+        return json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise ModelError(f"{path}: is cut short or no JSON") from None
 
@@ -144,9 +146,9 @@ def read_problem(written: Any, classes: Array, dims: int) -> Problem:
 
 def with_theta(written: Any, problem: Problem, theta: Array) -> Fit:
     """Read the other fields of a model whose problem and θ are known."""
+    problem.check()
     dims = problem.dims
     clients = tuple(text(name) for name in written["clients"])
-    problem.check()
     lam = numbers(written["lambda"], "lambda", (len(clients),))
     if len(set(clients)) < len(clients) or (lam < 0).any() or not 0.99 < lam.sum() < 1.01:
         raise ValueError("its clients and their weights do not match")

@@ -19,9 +19,10 @@ from torch import nn
 from dorfl.networks import tensors
 from dorfl.networks.model import make
 from dorfl.networks.training import NetworkFit
-from dorfl.support.files import write_whole
+from dorfl.support.files import read_limited, write_whole
 
 FORMAT, VERSION = "dorfl.network", 1
+_MAX_JSON = 100_000_000  # bytes of model.json
 
 
 def save(fit: NetworkFit, folder: str | Path) -> Path:
@@ -53,15 +54,33 @@ def save(fit: NetworkFit, folder: str | Path) -> Path:
 def load(folder: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> nn.Module:
     """Return the network of a folder.
 
-    `model`, a module or a function that makes one, is needed unless all layers are Linear and ReLU.
+    Parameters
+    ----------
+    folder
+        What :func:`save` wrote. `model.json` has at most 100 MB and `model.safetensors` 4 GiB.
+    model
+        A module, or a function that makes one; needed unless all layers are Linear and ReLU.
+
+    Returns
+    -------
+    nn.Module
+        The trained network, in evaluation mode.
+
+    Raises
+    ------
+    ValueError
+        If a file is damaged or too large, or has the numbers of another network.
     """
     place = Path(folder)
-    about: Any = json.loads((place / "model.json").read_text(encoding="utf-8"))
+    try:
+        about: Any = json.loads(read_limited(place / "model.json", _MAX_JSON))
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"{place}: model.json cannot be read: {problem}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{place}: holds no network of dorfl")
     if about.get("version") != VERSION:
         raise ValueError(f"{place}: written by another version of dorfl ({about.get('version')})")
-    arrays, _ = tensors.unpack((place / "model.safetensors").read_bytes())
+    arrays, _ = tensors.unpack(read_limited(place / "model.safetensors", tensors.MAX_BYTES))
     if model is not None:
         made = make(model, 0)
     elif about.get("layers"):

@@ -33,6 +33,7 @@ _CODES: dict[str, Any] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
+MAX_BYTES = 4 * 2**30  # of a file that is read: a billion numbers of four bytes
 _HEADER = 100_000_000  # bytes, the format's own limit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,25 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with replacing(path) as draft:
         draft.write_bytes(content)
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """Return the content of an untrusted file.
+
+    Raises
+    ------
+    ValueError
+        If the file has more than `limit` bytes, or is a pipe, a device or a folder.
+    OSError
+        If the file cannot be read.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{path.name} is not a regular file")
+    if about.st_size > limit:
+        raise ValueError(f"{path.name} is too large for a model: more than {limit:,} bytes")
+    with path.open("rb") as file:
+        return file.read(about.st_size)
 
 
 def _umask() -> int:

@@ -178,7 +178,7 @@ def _read_network(written: Any, classes: Array, dims: int, folder: Path) -> Fit:
         raise ValueError("its network has no such layers")
     problem = Layered(like.method, like.loss, dims, classes, hidden=hidden)
     try:
-        data = (folder / NUMBERS).read_bytes()
+        data = files.read_limited(folder / NUMBERS, tensors.MAX_BYTES)
     except OSError as error:
         raise ValueError(f"its numbers, {NUMBERS}, are missing: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != written["network"]["sha256"]:
