@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dorfl import methods
-from dorfl.networks import load, mlp, save, train
+from dorfl.networks import load, mlp, save, tensors, train
 
 
 @pytest.fixture
@@ -52,6 +52,8 @@ def test_numpy_alone_scores_it(fit, tmp_path):
         ({"version": 9}, "another version"),
         ({"layers": []}, "give the `model`"),
         ({"layers": ["0", "relu", "7"]}, "no layer"),
+        ({"layers": 5}, "`layers` is not a list"),
+        ({"layers": [["0"]]}, "no layer"),
     ],
 )
 def test_folders_that_are_wrong_are_refused(fit, tmp_path, change, words):
@@ -59,6 +61,18 @@ def test_folders_that_are_wrong_are_refused(fit, tmp_path, change, words):
     about = json.loads((folder / "model.json").read_text())
     (folder / "model.json").write_text(json.dumps(about | change))
     with pytest.raises(ValueError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize("shape", [(2**28, 0), (2**44, 0), (0, 2**44)])
+def test_layers_without_numbers_are_refused(fit, tmp_path, shape):
+    """Their biases could be larger than the file."""
+    folder = save(fit, tmp_path / "model")
+    about = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(about | {"layers": ["0"]}))
+    arrays = {"0.weight": np.zeros(shape, np.float32)}
+    (folder / "model.safetensors").write_bytes(tensors.pack(arrays))
+    with pytest.raises(ValueError, match="no layer '0'"):
         load(folder)
 
 

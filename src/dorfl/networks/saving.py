@@ -20,6 +20,7 @@ from dorfl.networks import tensors
 from dorfl.networks.model import make
 from dorfl.networks.training import NetworkFit
 from dorfl.support.files import read_limited, write_whole
+from dorfl.support.wire import short
 
 FORMAT, VERSION = "dorfl.network", 1
 _MAX_JSON = 100_000_000  # bytes of model.json
@@ -112,11 +113,17 @@ def _layers(model: nn.Module) -> list[str]:
     return found if isinstance(model, nn.Sequential) else []
 
 
-def _made(layers: list[str], arrays: dict[str, Any]) -> nn.Module:
-    parts = []
+def _made(layers: Any, arrays: dict[str, Any]) -> nn.Module:
+    """Return a network of the sizes that its numbers have; allocate no more than they take."""
+    if not isinstance(layers, list):
+        raise ValueError("model.json: `layers` is not a list of names")
+    parts: list[nn.Module] = []
     for k, layer in enumerate(layers):
+        if layer == "relu":
+            parts.append(nn.ReLU())
+            continue
         weight = arrays.get(f"{layer}.weight", np.empty(0))
-        if layer != "relu" and (weight.ndim != 2 or layer != str(k)):
-            raise ValueError(f"model.json: there is no layer {layer!r} in model.safetensors")
-        parts.append(nn.ReLU() if layer == "relu" else nn.Linear(weight.shape[1], len(weight)))
+        if layer != str(k) or weight.ndim != 2 or not weight.size:
+            raise ValueError(f"model.json: there is no layer {short(layer)} in model.safetensors")
+        parts.append(nn.Linear(weight.shape[1], len(weight)))
     return nn.Sequential(*parts)
