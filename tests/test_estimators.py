@@ -242,6 +242,7 @@ def test_whole_weights_are_repeated_rows_and_zero_is_no_row(rows, method):
         assert one.client_weights_ == pytest.approx(other.client_weights_)
         np.testing.assert_allclose(np.repeat(one.sample_weights_, w), other.sample_weights_, 1e-4)
         assert (one.sample_weights_[w == 0] == 0).all()
+        assert np.average(one.sample_weights_, weights=w) == pytest.approx(1.0)
 
 
 def test_other_weights_are_those_of_scikit_learn(rows):

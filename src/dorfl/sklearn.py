@@ -90,8 +90,9 @@ _ATTRIBUTES = """\
     network_ : torch.nn.Module
         Trained network, of scaled rows. Networks only.
     sample_weights_ : array
-        (n,) weights of the training rows: 1 for an inlier (or its `sample_weight`), 0 for an
-        outlier.
+        (n,) weights of the training rows, relative to the mean of their client: about 1 or a
+        little more for an inlier, nearly 0 for an outlier. They multiply `sample_weight`, if given;
+        the mean is then weighted by it.
     client_weights_ : dict
         λ by client.
     choice_ : str

@@ -60,7 +60,8 @@ class Fit(HasHistory):
     history : list of Round
         One entry per round.
     sample_weights : dict
-        (n,) weights p of the rows of each client: 1/n for an inlier, nearly 0 for an outlier.
+        (n,) weights p of the rows of each client. They sum to 1: about 1/n or a little more for an
+        inlier, nearly 0 for an outlier.
     centers : Array
         (clients, d) centres ξ̄ of the score.
     problem : Problem

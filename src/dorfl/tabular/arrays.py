@@ -57,7 +57,7 @@ class Fitted:
     state: State
     group: Group
     prepared: Prepared
-    weights: Array  # (n,) relative weight of each given row: 1 counts in full, 0 not at all
+    weights: Array  # (n,) weight of each given row relative to the mean of its client
 
     @property
     def fit(self) -> Fit:
