@@ -12,11 +12,17 @@ from dorfl.support import wire
 def check(study: Study) -> None:
     """Raise ValueError if the study cannot be run as it is written."""
     data, columns, method, options = study.data, study.columns, study.method, study.training
-    for what, names in (("sites", study.sites), ("columns.use", columns.use)):
+    for what, names in (
+        ("sites", study.sites),
+        ("columns.use", columns.use),
+        ("data.classes", data.classes),
+    ):
         if len(set(names)) < len(names):
             raise ValueError(f"study: {what} names one twice")
     if not study.name.replace("-", "").replace("_", "").isalnum():
         raise ValueError("study: its name must be made of letters, digits, - and _")
+    if not data.label.strip():
+        raise ValueError("data.label: is empty; name the column to predict")
     if data.label in columns.use:
         raise ValueError(f"study: the label {data.label!r} is also one of the columns")
     for section, values in zip(study._fields, study, strict=True):
@@ -24,6 +30,11 @@ def check(study: Study) -> None:
             check_values(values, f"{section}.")
     if study.privacy.minimum_rows < study.privacy.least:
         raise ValueError("privacy.minimum_rows: must be at least privacy.least")
+    if study.sites and method.cap * len(study.sites) < 1.0 - 1e-12:
+        raise ValueError(
+            f"method.cap = {method.cap:g}: must be at least 1/{len(study.sites)} for "
+            f"{len(study.sites)} sites, or their weights cannot add up to 1"
+        )
     check_outliers(method.outliers)
     check_shift(method.shift)
     if data.task != "auto" and resolution.loss_of(study, max(len(data.classes), 2)).classifies != (

@@ -52,14 +52,19 @@ class Within(NamedTuple):
 
     def objection(self, value: Any) -> str | None:
         """Return what to write instead of a value, or None."""
-        if self.positive:
-            return None if 0.0 < value < math.inf else "must be a positive number"
+        if self.positive and not 0.0 < value < math.inf:
+            return "must be a positive number"
         if not self.least <= value < math.inf:
-            return f"must be at least {self.least}"
-        return f"must be at most {self.most}" if value > self.most else None
+            return f"must be at least {self.least:.10g}"
+        return f"must be at most {self.most:.10g}" if value > self.most else None
 
 
 POSITIVE = Within(positive=True)
+_COUNT = Within(least=1, most=1e9)
+_COUNT_OR_NONE = Within(most=1e9)
+_SEED = Within(most=1e18)  # a message holds whole numbers of 63 bits
+_YEAR = 365 * 86400.0  # seconds
+_MODERATE = Within(1e-6, 1e6)  # the noise and its accounting stay far from the limits of floats
 
 
 class Setting(NamedTuple):
@@ -93,7 +98,7 @@ def check_values(record: Any, where: str) -> None:
         value, values = getattr(record, name), setting.values
         reason = None if value is None or values is None else values.objection(value)
         if reason is not None:
-            raise ValueError(f"{where}{name} = {value!r}: {reason}")
+            raise ValueError(f"{where}{name} = {wire.short(value)}: {reason}")
 
 
 class Data(NamedTuple):
@@ -145,7 +150,9 @@ class Words(NamedTuple):
     mixture: Annotated[
         str, "how clients count (fixed: by size)", OneOf(("auto", "fixed", "agnostic"))
     ] = "auto"
-    cap: Annotated[float, "the most a client may count in an agnostic mixture", POSITIVE] = 1.0
+    cap: Annotated[
+        float, "the most a client may count in an agnostic mixture", Within(most=1.0, positive=True)
+    ] = 1.0
     by: Annotated[str, "what makes a client the worst", OneOf(mixing.BY)] = "loss"
 
     @property
@@ -177,19 +184,21 @@ class Training(NamedTuple):
     )
     solver: Annotated[str, "how it is solved", OneOf(solvers.names)] = "auto"
     tol: Annotated[float, about("tol")] = 1e-4
-    max_rounds: Annotated[int | None, about("max_rounds")] = Options.max_rounds
+    max_rounds: Annotated[int | None, about("max_rounds"), _COUNT] = Options.max_rounds
     curvature: Annotated[str, "finest curvature requested", OneOf(("auto", *RESOLUTIONS))] = (
         Options.curvature
     )
     bytes_per_round: Annotated[int, about("bytes_per_round"), Within(most=_MESSAGE)] = BUDGET
     intercept: Annotated[bool, about("intercept")] = Options.intercept
     batch: Annotated[
-        int | None, "rows of each client in a step of training a network; 0: all rows", Within()
+        int | None,
+        "rows of each client in a step of training a network; 0: all rows",
+        _COUNT_OR_NONE,
     ] = None
     l2: Annotated[
         float | None, f"{about('l2')}; by default 1 / rows, of numbers in the unit of residuals"
     ] = None
-    seed: Annotated[int, about("seed")] = Options.seed
+    seed: Annotated[int, about("seed"), _SEED] = Options.seed
 
 
 class Privacy(NamedTuple):
@@ -203,18 +212,18 @@ class Privacy(NamedTuple):
     the steps before training have it too (:mod:`dorfl.protocol.private_columns`).
     """
 
-    minimum_rows: Annotated[int, "how many rows a client needs", Within(least=1)] = 10
-    least: Annotated[int, "how many rows stand behind a statistic", Within(least=1)] = 5
+    minimum_rows: Annotated[int, "how many rows a client needs", _COUNT] = 10
+    least: Annotated[int, "how many rows stand behind a statistic", _COUNT] = 5
     reports: Annotated[
         str,
         "what the coordinator learns of a site (summed: sums over sites only; open: its reports; "
         "private: noisy ones; auto: summed, or private if epsilon is set)",
         OneOf(("auto", "summed", "open", "private")),
     ] = "auto"
-    epsilon: Annotated[float | None, "what a row may show: differential privacy"] = None
-    delta: Annotated[float, "… and with what probability more", POSITIVE] = 1e-5
-    clip: Annotated[float, "… the longest gradient of a row", POSITIVE] = 1.0
-    highest: Annotated[float, "… the most that a row's loss counts for", POSITIVE] = 2.0
+    epsilon: Annotated[float | None, "what a row may show: differential privacy", _MODERATE] = None
+    delta: Annotated[float, "… and with what probability more", Within(1e-100, 0.5)] = 1e-5
+    clip: Annotated[float, "… the longest gradient of a row", _MODERATE] = 1.0
+    highest: Annotated[float, "… the most that a row's loss counts for", _MODERATE] = 2.0
     known: Annotated[
         dict[str, Known],
         "… columns' ranges and levels: statistics before training are private too",
@@ -248,7 +257,7 @@ class Defence(NamedTuple):
     target: Annotated[float | None, "how large a scaled label can be", POSITIVE] = None
     liars: Annotated[float, about("liars")] = Options.liars
     trim: Annotated[float, about("trim")] = Options.trim
-    most_rows: Annotated[int | None, "the most rows that a site counts for", POSITIVE] = None
+    most_rows: Annotated[int | None, "the most rows that a site counts for", _COUNT] = None
 
 
 class Absent(NamedTuple):
@@ -258,8 +267,8 @@ class Absent(NamedTuple):
     row; "then" the round waits for it ("wait"), or training goes on with the old report ("go on").
     """
 
-    answer_within: Annotated[float, "seconds a site has to answer", Within(least=1)] = 60.0
-    stand_in: Annotated[int, "rounds for which its last report is extrapolated", Within()] = 3
+    answer_within: Annotated[float, "seconds a site has to answer", Within(1, _YEAR)] = 60.0
+    stand_in: Annotated[int, "rounds for which its last report is extrapolated", _COUNT_OR_NONE] = 3
     then: Annotated[str, "what a round does then", OneOf(("wait", "go on"))] = "wait"
 
 

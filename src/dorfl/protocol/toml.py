@@ -58,6 +58,8 @@ def parse(text: str) -> Study:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"is no TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("is no study: lists or tables are nested too deeply") from None
     sections, given = wire.hints(Study), dict[str, Any]()
     for key in table:
         if key not in sections:
@@ -129,7 +131,10 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         return tuple(value)
     allowed = [t for t in (get_args(kind) or (kind,)) if t is not type(None)]
     if float in allowed and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError(f"{where}: is too large a number") from None
     if type(value) not in allowed:
         raise ValueError(f"{where}: must be {_KINDS[allowed[0]]}")
     if isinstance(value, float) and math.isnan(value):
