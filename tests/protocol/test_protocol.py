@@ -493,7 +493,7 @@ BASE = 'name = "s"\nsites = ["a"]\n[data]\nlabel = "y"\n'
         (BASE + "[privacy]\nepsilon = 1e-320", "epsilon = 1e-320: must be at least 1e-06"),
         (BASE + "[privacy]\nepsilon = 1.0\nclip = 1e308", "clip = .*: must be at most 1000000"),
         (BASE + "[privacy]\nepsilon = 1.0\nhighest = 1e308", "highest = .*at most 1000000"),
-        (BASE + "[privacy]\ndelta = 2.0", "delta = 2.0: must be at most 0.5"),
+        (BASE + "[privacy]\ndelta = 2.0", "delta = 2.0: must be at most 0.999999"),
         (BASE + f"[privacy]\nminimum_rows = 1{'0' * 400}", "must be at most 1000000000"),
         (BASE + f"[absent]\nstand_in = 1{'0' * 400}", "must be at most 1000000000"),
         (BASE + "[absent]\nanswer_within = 1e300", "must be at most 31536000"),

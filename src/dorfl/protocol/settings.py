@@ -221,7 +221,7 @@ class Privacy(NamedTuple):
         OneOf(("auto", "summed", "open", "private")),
     ] = "auto"
     epsilon: Annotated[float | None, "what a row may show: differential privacy", _MODERATE] = None
-    delta: Annotated[float, "… and with what probability more", Within(1e-100, 0.5)] = 1e-5
+    delta: Annotated[float, "… and with what probability more", Within(1e-100, 0.999999)] = 1e-5
     clip: Annotated[float, "… the longest gradient of a row", _MODERATE] = 1.0
     highest: Annotated[float, "… the most that a row's loss counts for", _MODERATE] = 2.0
     known: Annotated[
