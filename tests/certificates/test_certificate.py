@@ -66,6 +66,7 @@ def test_the_curve_rises_and_covers_every_mixture(data):
         assert (other.curve(radii[:2]) <= every[:2] + 1e-9).all()
 
 
+@pytest.mark.filterwarnings("ignore:not converged")  # the bound holds at any θ
 @given(seed=st.integers(0, 10**6))
 @slowly(15)
 def test_no_distribution_within_the_radius_is_worse_than_certified(seed):

@@ -140,13 +140,7 @@ class Fit(HasHistory):
         ValueError
             If X is not a table of finite numbers, or has another number of columns.
         """
-        rows = validation.rows(X, "decision")
-        if rows.shape[1] != self.problem.dims:
-            raise ValueError(
-                f"decision: X has {rows.shape[1]} columns, the model was trained with "
-                f"{self.problem.dims}"
-            )
-        return self.problem.predict(self.theta, rows)
+        return self.problem.predict(self.theta, validation.rows(X, "decision"))
 
     def predict(self, X: Any) -> Array:
         """Predict labels, or numbers for a regression.

@@ -126,6 +126,10 @@ class Problem(Agreed):
         """Return the model's outputs for rows: (n,), or (n, classes) for softmax."""
         weights, intercept = self.split(theta)
         table = rows if sparse.issparse(rows) else np.asarray(rows)
+        if table.shape[1] != self.dims:
+            raise ValueError(
+                f"X has {table.shape[1]} columns, the model was trained with {self.dims}"
+            )
         out = table @ weights.T + intercept
         return np.asarray(out if self.outputs > 1 else out[:, 0])
 
