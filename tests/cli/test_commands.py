@@ -477,7 +477,7 @@ def test_studies_with_mistakes(tmp_path):
         ('[data]\nfile = "x"\nlabel = 3', "must be text in quotes"),
         ('[data]\nfile = "x"\nlabel = "y"\n[method]\noutliers = "many"', "must be a share"),
         ('[data]\nfile = "x"\nlabel = "y"\n[columns]\nignore = "z"', "must be a list of names"),
-        ('[data]\nfile = "x.csv"\nlabel = "y"\n[method]\nname = "magic"', "is none of"),
+        ('[data]\nfile = "x.csv"\nlabel = "y"\n[method]\nname = "magic"', "'magic': choose one of"),
         ('[data]\nfile = "x"\nlabel = "y"\n[privacy]\nclip = -3', "privacy.clip = -3.0: must be"),
         (
             '[data]\nfile = "x"\nlabel = "y"\n[defence]\nmost_rows = 0',
