@@ -140,7 +140,7 @@ def test_bad_parts_of_a_method(make, words):
         ),
         (methods.paper(mixture=dorfl.mixture.capped(0.4)), "logistic", "cap"),
         (methods.paper(mixture=dorfl.mixture.fixed([1.0])), "logistic", "1 weights for 2"),
-        ("dorfl", "logistic", "method"),
+        ("nobody", "logistic", "choose one of erm"),
         (methods.dorfl, "logistic", "method"),
         (methods.erm(), "hinge-ish", "loss='hinge-ish'.*logistic"),
         (methods.erm(), "poisson", "infinite"),

@@ -207,7 +207,10 @@ class Exchange:
 
     def _read(self, site: str, data: bytes) -> bool:
         if self.state.study.privacy.summed:
-            said = wire.decode(data, SignedReply)
+            try:
+                said = wire.decode(data, SignedReply)
+            except ValueError:  # a site that cannot read a request does not know that it is summed
+                return self._unsigned(site, wire.decode(data, Reply).answer)
             reply = wire.decode(said.reply, Reply)
             if said.site != site:
                 raise ValueError("gives another site's name")

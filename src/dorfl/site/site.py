@@ -123,9 +123,7 @@ class Site:
         except ValueError as error:
             self.note(f"request: {error}")
             refusal = Refusal("what was asked does not fit this site; its own log says why")
-            reply = wire.encode(Reply("", self.name, "", refusal))
-            relayed = data.endswith(b'"type":"Relay"}')  # summed: replies are SignedReply
-            return wire.encode(SignedReply(self.name, reply)) if relayed else reply
+            return wire.encode(Reply("", self.name, "", refusal))
         if isinstance(message, Relay):
             return self._respond_to_relay(message)
         return self.reply(message, self.answer)
