@@ -267,7 +267,7 @@ def spoilt():
         ({"clients": [Pairs(lambda x, y: (x, y, 0))]}, "gives a tuple for a row"),
         ({"clients": {"a": pictures(), "b": pictures(0)}}, "client 'b': has no rows"),
         ({"clients": spoilt()}, "NaN or infinite, the first in row 3"),
-        ({"clients": {"a": pictures(2)}}, "give `classes` if there are more"),
+        ({"clients": {"a": pictures(2)}}, "give `classes` if these rows lack some"),
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Using a target size")  # PyTorch's own words
