@@ -322,13 +322,11 @@ def test_classes_that_are_numbers_are_in_their_order(tmp_path):
     shown = dorfl_("evaluate", "m", "t.csv", "--verbose", cwd=tmp_path).stdout
     assert shown.index("predicted 2") < shown.index("predicted 10")
     kept = json.loads((tmp_path / "m" / "model.json").read_text())
-    kept["classes"] = ["1", "10", "2"]  # as text: models of before are in this order
-    (tmp_path / "m" / "model.json").write_text(json.dumps(kept))
-    assert model.load(tmp_path / "m").classes == ("1", "10", "2")
-    kept["classes"] = ["10", "2", "1"]
-    (tmp_path / "m" / "model.json").write_text(json.dumps(kept))
-    with pytest.raises(model.ModelError, match="in order"):
-        model.load(tmp_path / "m")
+    for order in (["1", "10", "2"], ["10", "2", "1"]):
+        kept["classes"] = order
+        (tmp_path / "m" / "model.json").write_text(json.dumps(kept))
+        with pytest.raises(model.ModelError, match="in order"):
+            model.load(tmp_path / "m")
 
 
 def test_a_study_saved_with_a_byte_order_mark_is_read(tmp_path):

@@ -31,7 +31,7 @@ def test_reproduce_leaves_a_page_with_figures_and_tables(tmp_path):
         for name in ("ERM", "AFL", "WAFL", "GDRFL", "DOR-FL", "report.html"):
             assert name in out.stdout
     assert (folder / "report.html").stat().st_size > 1_000_000
-    for name in ("data.png", "weights.svg", "contamination.pdf", "mixture.csv"):
+    for name in ("accuracy-kept.png", "weights.svg", "contamination.pdf", "mixture.csv"):
         assert (folder / "figures" / name).is_file()
     for suffix in ("csv", "md", "tex"):
         assert (folder / "tables" / f"synthetic.{suffix}").is_file()
