@@ -207,12 +207,13 @@ def train(
     'converged'
     """
     given = {n: v for n, v in by_name.items() if v is not None or n not in _parameters}
-    if isinstance(method, str) and model is None and method not in registry.method_names():
-        method = methods.named(method)
     if isinstance(method, str) and model is None:
-        if options is not None:
+        if method not in registry.method_names():
+            method = methods.named(method)
+        elif options is not None:
             raise ValueError(f"method {method!r}: give options of a registered method by name")
-        return registry.train(method, clients, **given)
+        else:
+            return registry.train(method, clients, **given)
     if method is None and not hasattr(clients, "evaluate"):
         method = methods.dorfl()
     if model is not None:

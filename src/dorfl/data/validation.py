@@ -155,16 +155,17 @@ def _client(name: str, pair: Any) -> tuple[Array, Array]:
     return table, labels
 
 
-def loss_name(given: Any) -> str:
-    """Return the name of the loss that fits the labels of all clients.
+def loss_name(checked: Clients) -> str:
+    """Return the name of the loss that fits the labels of all checked clients.
 
     Two classes are "logistic", more are "softmax", and numbers that are no classes are "huber".
 
-    >>> loss_name([([[1.0], [2.0], [3.0]], ["a", "b", "c"])])
+    >>> loss_name(clients([([[1.0], [2.0], [3.0]], ["a", "b", "c"])]))
     'softmax'
     """
-    labels = [y for _, y in clients(given).values()]
-    distinct = {value for y in labels for value in y.tolist()}
+    labels = [y for _, y in checked.values()]
+    mixed = any(y.dtype == object for y in labels)  # such labels may have no order
+    distinct = {value for y in labels for value in (y if mixed else np.unique(y)).tolist()}
     if len(distinct) == 1:
         raise ValueError(f"y has one value only ({distinct.pop()!r}); there is nothing to learn")
     if all(y.dtype.kind in "fiub" for y in labels) and not are_classes(np.array([*distinct])):

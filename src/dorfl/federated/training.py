@@ -109,7 +109,7 @@ def _weighted_group(
     group = prepare(
         weighted.clients,
         _checked(method),
-        _loss(weighted.clients, options.loss, method),
+        options.loss,
         intercept=options.intercept,
         tolerance=options.tolerance,
         mass=weighted.mass,
@@ -126,20 +126,6 @@ def _start(start: Fit | Array | None, group: Any) -> tuple[Any, Array]:
         known = start.scale if isinstance(start, Fit) else None
         group, theta = scaling.prepared(group, None if start is None else theta, known)
     return group, theta
-
-
-def _loss(clients: Any, loss: str | Loss, method: Method | None) -> str | Loss:
-    """Return the loss; "auto" is that of the labels.
-
-    For a regression that is Huber's with an estimated scale, or in the label's own unit if the
-    method has a score that cannot be scaled with it.
-    """
-    if loss != "auto":
-        return loss
-    name = validation.loss_name(clients)
-    score = None if method is None else method.score
-    scalable = score is None or type(score).scaled is not Score.scaled
-    return losses.huber(scale="auto") if name == "huber" and scalable else name
 
 
 def _fit_of(
@@ -368,7 +354,7 @@ def prepare(
     rows (:func:`dorfl.data.validation.apply_weights`).
     """
     checked = validation.clients(clients)
-    chosen = losses.resolve(loss)
+    chosen = _resolve_loss(loss, checked, method)
     known = validation.classes(checked, chosen, classes)
     tables = [X for X, _ in checked.values()]
     dims = tables[0].shape[1]
@@ -383,6 +369,19 @@ def prepare(
     centers = find_centers(method, known_rows, len(known))
     together = None if mass is None else np.concatenate([mass[name] for name in checked])
     return stack(problem, checked, centers, tolerance, together)
+
+
+def _resolve_loss(loss: str | Loss, checked: Clients, method: Method) -> Loss:
+    """Return the loss; "auto" is that of the labels.
+
+    For a regression that is Huber's with an estimated scale, or in the label's own unit if the
+    method has a score that cannot be scaled with it.
+    """
+    if loss != "auto":
+        return losses.resolve(loss)
+    name, score = validation.loss_name(checked), method.score
+    scalable = score is None or type(score).scaled is not Score.scaled
+    return losses.huber(scale="auto") if name == "huber" and scalable else losses.resolve(name)
 
 
 def stack(

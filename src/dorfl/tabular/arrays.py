@@ -92,17 +92,17 @@ def train(
     direct += [n for n, v in (("start", start), ("absent", absent), ("tamper", tamper)) if v]
     if options is None and "tol" not in given_options and not direct:
         merged = merged.changed(tol=TOLERANCE)
-    if merged.loss == "auto":
-        merged = merged.changed(loss=validation.loss_name(clients))
     if direct or method.cost is not None or _has_weights(method.mixture):
+        if merged.loss == "auto":
+            merged = merged.changed(loss=validation.loss_name(validation.clients(clients)))
         chosen = choose(clients, method, loss=merged.loss).method
         return training.train(
             clients, chosen, merged, start=start, absent=absent, tamper=tamper, progress=progress,
             sample_weight=sample_weight, class_weight=class_weight,
         )  # fmt: skip
     own_ridge = options is not None or "l2" in given_options
-    loss, rows = losses.resolve(merged.loss), _Stacked(clients, merged.loss, sample_weight)
-    study = _study(method, merged, loss, merged.l2 if own_ridge else None)
+    rows = _Stacked(clients, merged.loss, sample_weight)
+    study = _study(method, merged, rows.loss, merged.l2 if own_ridge else None)
     weights = rows.weights
     if class_weight is not None:
         base = np.ones(len(rows.y)) if weights is None else weights
@@ -186,10 +186,8 @@ def prepared_for(
     clients: Any, method: AutoMethod, *, loss: str | Loss, frozen: Sequence[int] | None = None
 ) -> tuple[Study, Prepared]:
     """Return the study of an open method, and the clients' rows standardised for it."""
-    if loss == "auto":
-        loss = validation.loss_name(clients)
-    chosen, rows = losses.resolve(loss), _Stacked(clients, loss, None)
-    study = _study(method, Options(loss=chosen, tol=TOLERANCE), chosen, None)
+    rows = _Stacked(clients, loss, None)
+    study = _study(method, Options(loss=rows.loss, tol=TOLERANCE), rows.loss, None)
     table, used = table_of(rows.X, rows.labels, frozen=frozen)
     study = study._replace(columns=used)
     return study, _prepare(study, table, rows.owners, None)[0]
@@ -437,8 +435,8 @@ class _Stacked:
                 "method with numbers, such as dorfl.methods.erm() or methods.method(rho=…)"
             )
         checked: Clients = validation.clients(clients)
-        chosen = losses.resolve(loss)
-        self.classes = validation.classes(checked, chosen)
+        self.loss = losses.resolve(validation.loss_name(checked) if loss == "auto" else loss)
+        self.classes = validation.classes(checked, self.loss)
         sizes = [len(y) for _, y in checked.values()]
         self.X = np.concatenate([X for X, _ in checked.values()])
         self.y = np.concatenate([y for _, y in checked.values()])
