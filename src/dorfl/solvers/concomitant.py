@@ -45,6 +45,21 @@ _ESTIMATE = 0.15  # of the tolerance: the gap is an estimate here, seen to be fi
 _EDGE = 0.1  # of the tolerance: what ρ r is of the objective where ρ is as good as 0
 
 
+class _Wrapper:
+    """A solver whose requests are those of another one, `inner`, at θ and one more unknown."""
+
+    inner: Solver
+
+    @property
+    def needs(self) -> Needs:
+        """Return what the inner solver needs."""
+        return self.inner.needs._replace(radius=False)
+
+    def ask(self, state: ScaleState | RadiusState) -> Task:
+        """Return the request of the inner solver."""
+        return self.inner.ask(state.inner)
+
+
 class ScaleState(NamedTuple):
     """The state between rounds."""
 
@@ -53,7 +68,7 @@ class ScaleState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(_Wrapper):
     """The solver in θ and σ, see the text of this module. The last entry of θ is σ in messages.
 
     Attributes
@@ -68,18 +83,9 @@ class Scale:
     inner: Solver = field(default_factory=Sqp)
     name: str = "sqp"
 
-    @property
-    def needs(self) -> Needs:
-        """Return what the inner solver needs."""
-        return self.inner.needs._replace(radius=False)
-
     def init(self, setting: Setting, theta: Array, lam: Array) -> ScaleState:
         """Return the state before the first round, from (θ, σ)."""
         return ScaleState(setting, self.inner.init(setting, theta, lam))
-
-    def ask(self, state: ScaleState) -> Task:
-        """Return the request of the inner solver, at (θ, σ)."""
-        return self.inner.ask(state.inner)
 
     def update(self, state: ScaleState, answers: Answers) -> tuple[ScaleState, Info]:
         """Take one round of the inner solver, with curvatures changed in σ."""
@@ -110,17 +116,12 @@ class RadiusState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Radius:
+class Radius(_Wrapper):
     """The solver in θ and ρ, see the text of this module. The last entry of θ is ρ in messages."""
 
     radius: float
     inner: Solver = field(default_factory=Sqp)
     name: str = "sqp"
-
-    @property
-    def needs(self) -> Needs:
-        """Return what the inner solver needs."""
-        return self.inner.needs._replace(radius=False)
 
     def init(self, setting: Setting, theta: Array, lam: Array) -> RadiusState:
         """Return the state before the first round, from θ or, if no risk is finite, nearer to 0."""
@@ -128,10 +129,6 @@ class Radius:
             theta = np.append(0.7 * theta[:-1], theta[-1])
         inner = replace(setting, tol=_ESTIMATE * setting.tol)
         return RadiusState(setting, self.inner.init(inner, theta, lam), float(theta[-1]))
-
-    def ask(self, state: RadiusState) -> Task:
-        """Return the request of the inner solver, at (θ, ρ)."""
-        return self.inner.ask(state.inner)
 
     def update(self, state: RadiusState, answers: Answers) -> tuple[RadiusState, Info]:
         """Take one round of the inner solver, with ρ r added to all risks."""
